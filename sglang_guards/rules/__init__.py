@@ -1,0 +1,114 @@
+"""The rule registry.
+
+A rule is a generator that yields findings for one `Launch`. Its docstring is its documentation page (sections «What
+it checks», «Why it matters», «When it hurts», «Fix»); `needs` names the facts that it may read, and reading one that
+is not known skips the rule.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sglang_guards.launch import Launch
+from sglang_guards.report import Evidence, Finding, Fix, Severity
+
+#: Family prefix -> what the family is about. A family is one or more modules `rules/<family>*.py`.
+FAMILIES: Mapping[str, str] = {
+    "FMS": "fused MoE sum (--enable-fused-moe-sum-all-reduce)",
+    "ARF": "FlashInfer all-reduce fusion",
+    "RUN": "MoE runner backend",
+    "QNT": "quantization shapes",
+    "SPC": "speculative decoding",
+    "LNC": "launch landscape: scheduling, CUDA graph, attention",
+}
+_MODULES = ("fms_corrupts", "fms_no_effect", "fms_costs", "arf", "arf_hazards", "run", "qnt", "spc", "lnc")
+
+Check = Callable[[Launch], Iterator[Finding]]
+
+
+def _always(launch: Launch) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule: identity, severity, what it may read, why it may speak."""
+
+    id: str
+    name: str
+    severity: Severity
+    summary: str
+    needs: tuple[str, ...]
+    evidence: tuple[Evidence, ...]
+    applies: Callable[[Launch], bool]
+    check: Check
+    doc: str
+
+    def finding(
+        self,
+        *,
+        flags: Iterable[str],
+        fact: str,
+        when: str,
+        fix: Fix | None,
+        message: str | None = None,
+        severity: Severity | None = None,
+        evidence: Iterable[Evidence] = (),
+    ) -> Finding:
+        """A finding of this rule; `message` and `severity` default to the rule's own."""
+        return Finding(
+            id=self.id,
+            name=self.name,
+            severity=severity or self.severity,
+            message=message or self.summary,
+            flags=tuple(flags),
+            fact=fact,
+            when=when,
+            fix=fix,
+            evidence=(*evidence, *self.evidence),
+        )
+
+
+_REGISTRY: dict[str, Rule] = {}
+
+
+def rule(
+    id: str,
+    name: str,
+    severity: Severity,
+    *,
+    summary: str,
+    needs: Iterable[str],
+    evidence: Iterable[Evidence],
+    applies: Callable[[Launch], bool] = _always,
+) -> Callable[[Callable[[Rule, Launch], Iterator[Finding]]], Rule]:
+    """Register a rule. The decorated function takes ``(rule, launch)`` and yields ``rule.finding(...)``.
+
+    `applies` is a cheap test (is the flag on?); a rule that does not apply is neither passed nor skipped.
+    """
+
+    def register(function: Callable[[Rule, Launch], Iterator[Finding]]) -> Rule:
+        if id in _REGISTRY:
+            raise ValueError(f"rule {id} is registered twice")
+        made: Any = None
+
+        def check(launch: Launch) -> Iterator[Finding]:
+            return function(made, launch)
+
+        made = Rule(
+            id, name, severity, summary, tuple(needs), tuple(evidence), applies, check, function.__doc__ or ""
+        )
+        _REGISTRY[id] = made
+        return made
+
+    return register
+
+
+def all_rules() -> tuple[Rule, ...]:
+    """Every rule, by id."""
+    for module in _MODULES:
+        importlib.import_module(f"{__name__}.{module}")
+    return tuple(_REGISTRY[key] for key in sorted(_REGISTRY))
