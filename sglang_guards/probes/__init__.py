@@ -1,0 +1,1 @@
+"""Probes: named questions to an SGLang source tree. `sglang_guards.source` imports them when first asked."""

@@ -1,0 +1,1 @@
+"""Probes to come."""
