@@ -16,11 +16,11 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import TypeVar
 
-from sglang_guards.probes.cut import Unknown, block_ends, depth_at, parse_at, without_strings
+from sglang_guards.probes.cut import Unknown, block_ends, depth_at, parse_at, within, without_strings
 
 #: Modules that register probes, in the order in which they are searched.
 PROBE_MODULES = ("fused_sum", "fused_sum_kernel", "seams", "runner", "fusion", "landscape")
@@ -82,6 +82,7 @@ class Source:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._texts: dict[str, str | None] = {}
+        self._lines: dict[str, Sequence[str]] = {}
         self._codes: dict[tuple[str, str], Code | None] = {}
         self._answers: dict[str, Answer | Items] = {}
         #: Intermediate results that several probes of one family share.
@@ -124,7 +125,7 @@ class Source:
             return Answer(None, None, str(why))
         except SyntaxError as why:
             return Answer(None, None, f"cannot be parsed: {why.msg}")
-        except (Exception, RecursionError) as why:  # a probe may never stop a server
+        except Exception as why:  # noqa: BLE001 - a probe may never stop a server
             return Answer(None, None, f"probe {name} failed: {type(why).__name__}: {why}")
 
     def fingerprint(self) -> str:
@@ -155,11 +156,18 @@ class Source:
         """The file's text with universal newlines, None where it cannot be read. `rel` begins with `sglang/`."""
         if rel not in self._texts:
             try:
-                with open(self._inside(rel), encoding="utf-8", errors="replace") as file:
-                    self._texts[rel] = file.read()
+                data = self._inside(rel).read_bytes()
             except OSError:
                 self._texts[rel] = None
+            else:
+                text = data.decode("utf-8", errors="replace")
+                self._texts[rel] = text.replace("\r\n", "\n") if "\r" in text else text
         return self._texts[rel]
+
+    def lines(self, rel: str) -> Sequence[str]:
+        if rel not in self._lines:
+            self._lines[rel] = (self.text(rel) or "").split("\n")
+        return self._lines[rel]
 
     def _inside(self, rel: str) -> Path:
         return self.root.joinpath(*rel.split("/")[1:])
@@ -169,7 +177,9 @@ class Source:
 
     def files(self, folder: str, pattern: str) -> Sequence[str]:
         """Files below `folder` that match, sorted, as `sglang/…`; empty where there is no such folder."""
-        return sorted(f"sglang/{p.relative_to(self.root).as_posix()}" for p in self._inside(folder).glob(pattern))
+        return sorted(
+            f"sglang/{p.relative_to(self.root).as_posix()}" for p in self._inside(folder).glob(pattern)
+        )
 
     def first(self, *candidates: str) -> str | None:
         """The first candidate that exists: files move between folders from release to release."""
@@ -192,7 +202,9 @@ class Source:
         """The function, method or class `qualname` («Class.method») of the first candidate; Unknown if missing."""
         found = self.maybe(candidates, qualname)
         if found is None:
-            raise Unknown(f"{qualname} was not found in {candidates if isinstance(candidates, str) else candidates[0]}")
+            raise Unknown(
+                f"{qualname} was not found in {candidates if isinstance(candidates, str) else candidates[0]}"
+            )
         return found
 
     def maybe(self, candidates: str | Sequence[str], qualname: str) -> Code | None:
@@ -213,9 +225,17 @@ class Source:
             if not found:
                 return None
             depth = min(len(head[1]) for head in found)
-            head = [one for one in found if len(one[1]) == depth][-1]  # of two definitions the later one counts
+            head = [one for one in found if len(one[1]) == depth][
+                -1
+            ]  # of two definitions the later one counts
             start, stop = head.start(), min(stop, next(block_ends(text, head.start(), depth)))
         return Code(rel, parse_at(text, start, depth))
+
+    def naming(self, code: Code, word: str) -> Sequence[ast.stmt]:
+        """The innermost statements of a piece of code whose text holds the word, in order."""
+        lines = self.lines(code.rel)
+        hits = [n for n in range(code.node.lineno, (code.node.end_lineno or 0) + 1) if word in lines[n - 1]]
+        return within([code.node], hits)
 
     def statement(self, rel: str, pattern: str) -> Code | None:
         """The statement that begins at the first line matching `pattern` (which begins with `^`)."""
@@ -266,7 +286,11 @@ def find(path: Path | None = None) -> Source | None:
 
 def _installed() -> Sequence[str]:
     """Folders of the package `sglang`; finders of editable installs are asked only where sys.path has none."""
-    for locate in (lambda: PathFinder.find_spec("sglang", sys.path), lambda: importlib.util.find_spec("sglang")):
+    specs: tuple[Callable[[], ModuleSpec | None], ...] = (
+        lambda: PathFinder.find_spec("sglang", sys.path),
+        lambda: importlib.util.find_spec("sglang"),
+    )
+    for locate in specs:
         try:
             spec = locate()
         except (ImportError, ValueError, AttributeError):

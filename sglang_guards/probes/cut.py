@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 
 class Unknown(Exception):
@@ -27,19 +27,33 @@ def block_ends(text: str, start: int, depth: int) -> Iterator[int]:
 def parse_at(text: str, start: int, depth: int) -> ast.stmt:
     """Parse the one statement at `start`. A string that reaches the margin fools the indentation: try further."""
     trouble: SyntaxError | None = None
+    above = text.count("\n", 0, start)  # blank lines in front keep the line numbers of the file
+    head = "\n" * (above - 1) + "if 1:\n" if depth else "\n" * above
     for tries, stop in enumerate(block_ends(text, start, depth)):
         if tries == 8:
             break
         try:
-            wrapper = ast.parse("if 1:\n" + text[start:stop] if depth else text[start:stop])
+            first = ast.parse(head + text[start:stop]).body[0]
         except SyntaxError as why:
             trouble = trouble or why
             continue
-        first = wrapper.body[0]
-        node = first.body[0] if depth and isinstance(first, ast.If) else first
-        ast.increment_lineno(node, text.count("\n", 0, start) - (1 if depth else 0))
-        return node
+        return first.body[0] if depth and isinstance(first, ast.If) else first
     raise trouble or SyntaxError("nothing to parse")
+
+
+def within(body: Sequence[ast.stmt], lines: Sequence[int]) -> list[ast.stmt]:
+    """The innermost statements of a body on which the lines lie."""
+    found: list[ast.stmt] = []
+    for node in body:
+        mine = [line for line in lines if node.lineno <= line <= (node.end_lineno or node.lineno)]
+        if not mine:
+            continue
+        blocks = [getattr(node, name, ()) for name in ("body", "orelse", "finalbody")]
+        blocks += [handler.body for handler in getattr(node, "handlers", ())]
+        inner = [statement for block in blocks for statement in within(block, mine)]
+        covered = {line for s in inner for line in range(s.lineno, (s.end_lineno or s.lineno) + 1)}
+        found += inner if covered.issuperset(mine) else [node]
+    return found
 
 
 def without_strings(text: str) -> str:

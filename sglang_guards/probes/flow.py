@@ -7,10 +7,11 @@ written, and says that it cannot tell as soon as something unknown decides.
 from __future__ import annotations
 
 import ast
+import copy
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from sglang_guards.probes.cut import Unknown
 
@@ -22,7 +23,7 @@ class _Unknown:
 
 UNKNOWN: Final = _Unknown()
 _MOST_PATHS = 128
-_COMPARE = {
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], object]] = {
     ast.Is: operator.is_, ast.IsNot: operator.is_not, ast.Eq: operator.eq, ast.NotEq: operator.ne,
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
     ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
@@ -159,27 +160,31 @@ class Path:
     seen: Mapping[str, object]
 
 
-def paths(body: Sequence[ast.stmt], world: World) -> list[Path]:
-    """Every way through the body: an unknown condition goes both ways. Loops are gone through once."""
+def paths(body: Sequence[ast.stmt], world: World, watch: bool = True) -> list[Path]:
+    """Every way through the body: an unknown condition goes both ways. Loops are gone through once.
+
+    Without `watch` no steps are kept, only how each way ends and what names hold then.
+    """
     found: list[Path] = []
-    _walk(list(body), World(world.pinned, dict(world.seen)), [], found)
+    _walk(list(body), World(world.pinned, dict(world.seen)), [] if watch else None, found)
     return found
 
 
-def _walk(rest: list[ast.stmt], world: World, steps: list[Step], found: list[Path]) -> None:
+def _walk(rest: list[ast.stmt], world: World, steps: list[Step] | None, found: list[Path]) -> None:
     while rest:
         node, rest = rest[0], rest[1:]
-        live = tuple(item for part in _own_parts(node) for item in world.live(part))
-        steps.append(Step(node, live))
+        if steps is not None:
+            live = tuple(item for part in _own_parts(node) for item in world.live(part))
+            steps.append(Step(node, live))
         if isinstance(node, (ast.Return, ast.Raise)):
-            found.append(Path(tuple(steps), node, world.seen))
+            found.append(Path(tuple(steps or ()), node, world.seen))
             return
         if isinstance(node, ast.If):
             test = truth(world.value(node.test))
             if test is None:
                 if len(found) >= _MOST_PATHS:
                     raise Unknown("too many conditions are unknown")
-                _walk([*node.orelse, *rest], _assuming(world, node.test, False), list(steps), found)
+                _walk([*node.orelse, *rest], _assuming(world, node.test, False), steps and list(steps), found)
                 world, test = _assuming(world, node.test, True), True
             rest = [*(node.body if test else node.orelse), *rest]
         elif isinstance(node, (ast.For, ast.While, ast.With, ast.Try)):
@@ -188,22 +193,21 @@ def _walk(rest: list[ast.stmt], world: World, steps: list[Step], found: list[Pat
             rest = [*node.body, *rest]
         else:
             _simple(node, world)
-    found.append(Path(tuple(steps), None, world.seen))
+    found.append(Path(tuple(steps or ()), None, world.seen))
 
 
 def _assuming(world: World, test: ast.expr, value: bool) -> World:
     """A copy for one side of an unknown test; a bare name keeps that value from here on."""
-    copy = World(world.pinned, dict(world.seen))
+    side = World(world.pinned, dict(world.seen))
     if isinstance(test, ast.Name):
-        copy.seen[test.id] = value
-    return copy
+        side.seen[test.id] = value
+    return side
 
 
 def _simple(node: ast.stmt, world: World) -> None:
     if isinstance(node, ast.Assign):
-        value = world.value(node.value)
         for target in node.targets:
-            _assign(target, value, world)
+            _assign(target, world.value(node.value), world)
     elif isinstance(node, ast.AnnAssign) and node.value is not None:
         _assign(node.target, world.value(node.value), world)
     elif isinstance(node, ast.AugAssign):
@@ -232,52 +236,78 @@ def _own_parts(node: ast.stmt) -> Iterator[ast.expr]:
             yield child.context_expr
 
 
-def pruned(body: Sequence[ast.stmt], seeds: set[str]) -> list[ast.stmt]:
+def statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """All statements, nested ones too, without looking into expressions."""
+    for node in body:
+        yield node
+        for block in ("body", "orelse", "finalbody"):
+            yield from statements(getattr(node, block, ()))
+
+
+def pruned(body: Sequence[ast.stmt], seeds: set[str], *, decide_only: bool = False) -> list[ast.stmt]:
     """The body without what cannot matter to `seeds`: keeps statements that name a seed, returns, and whatever
-    assigns a name that these depend on. A function of 400 lines comes down to some thirty statements."""
-    wanted = set(seeds)
+    assigns a name that these depend on. A function of 400 lines comes down to some thirty statements.
+
+    With `decide_only` statements that use a seed without assigning it are left out as well.
+    """
+    pruner = _Pruner(set() if decide_only else seeds, set(seeds))
     while True:
-        before = len(wanted)
-        kept = _prune(body, seeds, wanted)
-        if len(wanted) == before:
+        before = len(pruner.wanted)
+        kept = pruner.prune(body)
+        if len(pruner.wanted) == before:
             return kept
 
 
-def _names(nodes: Iterator[ast.expr]) -> set[str]:
-    names = {terminal_name(n) for node in nodes for n in ast.walk(node) if isinstance(n, (ast.Name, ast.Attribute))}
-    return {name for name in names if name}
+@dataclass
+class _Pruner:
+    uses: set[str]
+    wanted: set[str]
+    names: dict[int, tuple[set[str], set[str]]] = field(default_factory=dict)
 
+    def of(self, node: ast.stmt) -> tuple[set[str], set[str]]:
+        """Names that the statement itself uses, names that it assigns."""
+        if id(node) not in self.names:
+            used: set[str] = set()
+            assigned: set[str] = set()
+            for part in _own_parts(node):
+                for item in ast.walk(part):
+                    if isinstance(item, ast.Name):
+                        (used if isinstance(item.ctx, ast.Load) else assigned).add(item.id)
+                    elif isinstance(item, ast.Attribute):
+                        used.add(item.attr)
+            if isinstance(node, ast.AugAssign):
+                used |= assigned
+            self.names[id(node)] = used, assigned
+        return self.names[id(node)]
 
-def _targets(node: ast.stmt) -> set[str]:
-    targets: list[ast.expr] = []
-    if isinstance(node, ast.Assign):
-        targets = node.targets
-    elif isinstance(node, (ast.AnnAssign, ast.AugAssign)):
-        targets = [node.target]
-    return {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}
-
-
-def _prune(body: Sequence[ast.stmt], seeds: set[str], wanted: set[str]) -> list[ast.stmt]:
-    kept: list[ast.stmt] = []
-    for node in body:
-        if isinstance(node, (ast.If, ast.For, ast.While, ast.With, ast.Try)):
-            inner = _prune(node.body, seeds, wanted)
-            other = _prune(getattr(node, "orelse", []), seeds, wanted)
-            if not inner and not other:
-                continue
-            names = _names(_own_parts(node))
-            copy = type(node)(**{name: getattr(node, name, None) for name in node._fields})
-            copy.body, copy.lineno = inner or [ast.Pass()], node.lineno
-            if not isinstance(copy, ast.With):
-                copy.orelse = other
-            kept.append(copy)
-            wanted |= names
-        elif isinstance(node, ast.Return):
-            kept.append(node)
-        else:
-            names, assigned = _names(_own_parts(node)), _targets(node)
-            if names & seeds or assigned & wanted:
+    def prune(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
+        kept: list[ast.stmt] = []
+        for node in body:
+            if isinstance(node, (ast.If, ast.For, ast.While, ast.With, ast.Try)):
+                inner, other = self.prune(node.body), self.prune(getattr(node, "orelse", []))
+                if inner or other:
+                    self.wanted |= self.of(node)[0]
+                    kept.append(_with_blocks(node, inner, other))
+            elif isinstance(node, ast.Return):
                 kept.append(node)
-            if assigned & wanted:
-                wanted |= names
-    return kept
+            elif not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                used, assigned = self.of(node)
+                if assigned & self.wanted:
+                    self.wanted |= used
+                    kept.append(node)
+                elif used & self.uses or assigned & self.uses:
+                    kept.append(node)
+        return kept
+
+
+def _with_blocks(node: ast.stmt, body: list[ast.stmt], orelse: list[ast.stmt]) -> ast.stmt:
+    shell = copy.copy(node)
+    for name, block in (
+        ("body", body or [ast.Pass()]),
+        ("orelse", orelse),
+        ("handlers", []),
+        ("finalbody", []),
+    ):
+        if name in node._fields:
+            setattr(shell, name, block)
+    return shell

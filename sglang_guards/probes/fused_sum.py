@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import copy
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sglang_guards.probes.cut import Unknown
-from sglang_guards.probes.flow import UNKNOWN, Path, World, paths, pruned, terminal_name, truth
+from sglang_guards.probes.flow import UNKNOWN, Path, World, paths, pruned, statements, terminal_name, truth
 from sglang_guards.source import Answer, Code, Source, probe
 
 FLAG = "enable_fused_moe_sum_all_reduce"
@@ -17,7 +18,9 @@ CACHE = "intermediate_cache3"
 _MOE = "sglang/srt/layers/moe"
 _FOLDERS = (f"{_MOE}/moe_runner/triton_utils", f"{_MOE}/fused_moe_triton")
 SEQUENCE_FILES = tuple(f"{folder}/fused_moe.py" for folder in _FOLDERS)
-KERNEL_FILES = tuple(f"{folder}/fused_moe_triton_kernels.py" for folder in ("sglang/kernels/ops/moe", *_FOLDERS))
+KERNEL_FILES = tuple(
+    f"{folder}/fused_moe_triton_kernels.py" for folder in ("sglang/kernels/ops/moe", *_FOLDERS)
+)
 RUNNER_FILES = (f"{_MOE}/moe_runner/triton.py",)
 LORA_RUNNER_FILES = ("sglang/srt/lora/lora_moe_runners.py",)
 PAGED_EXPERTS = f"{_MOE}/paged_experts"
@@ -66,18 +69,27 @@ class Gate:
     name: str
     statement: ast.stmt
     variable: str
+    decision: Sequence[ast.stmt]
     body: Sequence[ast.stmt]
+    after: Sequence[ast.stmt]
     parameters: frozenset[str]
 
     def where(self) -> str:
         return self.code.where(self.statement)
 
-    def paths(self, facts: Mapping[str, object]) -> list[Path]:
-        return [path for path in paths(self.body, World(facts)) if not isinstance(path.end, ast.Raise)]
+    def paths(self, facts: Mapping[str, object], whole: bool = False) -> list[Path]:
+        """Ways through the function; without `whole` the branches that lie before the gate are left out."""
+        body = self.body if whole else self.after
+        return [path for path in paths(body, World(facts)) if not isinstance(path.end, ast.Raise)]
 
     def value(self, facts: Mapping[str, object]) -> bool | None:
         """Whether the sum is fused under these facts, None where that cannot be told."""
-        values = {truth(path.seen.get(self.variable, UNKNOWN)) for path in self.paths(facts)}
+        ways = [
+            way
+            for way in paths(self.decision, World(facts), watch=False)
+            if not isinstance(way.end, ast.Raise)
+        ]
+        values = {truth(way.seen.get(self.variable, UNKNOWN)) for way in ways}
         return values.pop() if len(values) == 1 else None
 
 
@@ -109,16 +121,34 @@ def _find_gate(source: Source) -> Gate:
     assert isinstance(code.node, (ast.FunctionDef, ast.AsyncFunctionDef))
     readers = [
         node
-        for node in ast.walk(code.node)
-        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and _mentions(node.value, FLAG)
+        for node in statements(code.node.body)
+        if isinstance(node, (ast.Assign, ast.AnnAssign))
+        and node.value is not None
+        and _mentions(node.value, FLAG)
     ]
-    targets = [t for node in readers for t in (node.targets if isinstance(node, ast.Assign) else [node.target])]
+    targets = [
+        t for node in readers for t in (node.targets if isinstance(node, ast.Assign) else [node.target])
+    ]
     if len(targets) != 1 or not isinstance(targets[0], ast.Name):
         raise Unknown(f"{name} does not keep the decision in one variable")
     variable, arguments = targets[0].id, code.node.args
+    decision = pruned(code.node.body, {variable}, decide_only=True)
     body = pruned(code.node.body, {variable, CACHE})
+    after = _from_line(body, readers[0].lineno)
     parameters = frozenset(a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs))
-    return Gate(code, name, readers[0], variable, body, parameters)
+    return Gate(code, name, readers[0], variable, decision, body, after, parameters)
+
+
+def _from_line(body: Sequence[ast.stmt], line: int) -> list[ast.stmt]:
+    """The body without branches that end before the line: what they decide is no part of the question."""
+    kept: list[ast.stmt] = []
+    for node in body:
+        if isinstance(node, (ast.For, ast.While, ast.With)):
+            node = copy.copy(node)
+            node.body = _from_line(node.body, line)
+        if not (isinstance(node, ast.If) and (node.end_lineno or 0) < line):
+            kept.append(node)
+    return kept
 
 
 def _mentions(node: ast.AST, name: str) -> bool:
@@ -186,7 +216,10 @@ def gate_checks_defer_sum(source: Source) -> Answer:
     return _gate_off(source, _facts(defer_sum=True), "with defer_sum")
 
 
-@probe("gate_checks_lora_hooks", "The gate or the combine considers LoRA hooks, so the down-projection delta survives.")
+@probe(
+    "gate_checks_lora_hooks",
+    "The gate or the combine considers LoRA hooks, so the down-projection delta survives.",
+)
 def gate_checks_lora_hooks(source: Source) -> Answer:
     with_hooks = _facts(hooks="hooks", after_gate_up="hook", after_down="hook")
     answer = _gate_off(source, with_hooks, "with LoRA hooks")
@@ -198,7 +231,9 @@ def gate_checks_lora_hooks(source: Source) -> Answer:
     return Answer(None, answer.where, "the combine reads the buffer of the hooks although the sum is fused")
 
 
-@probe("gate_checks_experts_filtered", "The gate is off where some experts live on other ranks (filter_expert).")
+@probe(
+    "gate_checks_experts_filtered", "The gate is off where some experts live on other ranks (filter_expert)."
+)
 def gate_checks_experts_filtered(source: Source) -> Answer:
     return _gate_off(source, _facts(filter_expert=True), "with filtered experts")
 
@@ -206,10 +241,15 @@ def gate_checks_experts_filtered(source: Source) -> Answer:
 @probe("gate_checks_platform", "The gate is off on every platform whose combine would need it.")
 def gate_checks_platform(source: Source) -> Answer:
     answers = [_gate_off(source, _facts(name), f"on {name.upper()}") for name in ("hip", "xpu", "other")]
-    return next((a for a in answers if a.value is False), next((a for a in answers if a.value is None), answers[0]))
+    return next(
+        (a for a in answers if a.value is False), next((a for a in answers if a.value is None), answers[0])
+    )
 
 
-@probe("gate_checks_deterministic", "The gate is off under deterministic inference, rl_on_policy or batch invariance.")
+@probe(
+    "gate_checks_deterministic",
+    "The gate is off under deterministic inference, rl_on_policy or batch invariance.",
+)
 def gate_checks_deterministic(source: Source) -> Answer:
     facts = _facts(
         enable_deterministic_inference=True, rl_on_policy_target="fsdp", is_batch_invariant_mode_enabled=True
@@ -250,7 +290,12 @@ def _is_cache(node: ast.AST) -> bool:
 
 
 def _step_reads(
-    source: Source, found: Gate, step: ast.stmt, live: Sequence[ast.AST], path: Path, facts: Mapping[str, object]
+    source: Source,
+    found: Gate,
+    step: ast.stmt,
+    live: Sequence[ast.AST],
+    path: Path,
+    facts: Mapping[str, object],
 ) -> list[list[ast.AST]]:
     calls = [node for node in live if isinstance(node, ast.Call)]
     if isinstance(step, ast.Delete) or any(terminal_name(call) == "after_down" for call in calls):
@@ -295,7 +340,12 @@ def _reads_in_helper(
     gates = {parameter for parameter, value in given.items() if _mentions(value, found.variable)}
     body = pruned(helper.body, {*gates, buffer})
     return [
-        [node for step in inner.steps if not isinstance(step.node, ast.Delete) for node in _data_reads(step.live, buffer)]
+        [
+            node
+            for step in inner.steps
+            if not isinstance(step.node, ast.Delete)
+            for node in _data_reads(step.live, buffer)
+        ]
         for inner in paths(body, World(facts, bound))
         if not isinstance(inner.end, ast.Raise)
     ]
@@ -329,13 +379,17 @@ for _name in PLATFORMS:
 def cache3_skipped_with_flag(source: Source) -> Answer:
     found = gate(source)
     made: list[list[ast.AST]] = []
-    for path in found.paths(_facts()):
-        assigned = [step for step in path.steps if isinstance(step.node, ast.Assign) and _targets_cache(step.node)]
+    for path in found.paths(_facts(), whole=True):
+        assigned = [
+            step for step in path.steps if isinstance(step.node, ast.Assign) and _targets_cache(step.node)
+        ]
         made.append([n for step in assigned for n in step.live if isinstance(n, ast.Call)])
     first = [calls[0] for calls in made if calls]
     if len(first) == len(made):
         return Answer(False, found.code.where(first[0]), f"{CACHE} is allocated all the same")
-    return Answer(None if first else True, found.where(), f"{CACHE} is {'sometimes ' if first else 'not '}allocated")
+    return Answer(
+        None if first else True, found.where(), f"{CACHE} is {'sometimes ' if first else 'not '}allocated"
+    )
 
 
 def _targets_cache(node: ast.Assign) -> bool:

@@ -39,26 +39,18 @@ def _kernel(source: Source) -> Code:
 def _branch_of_filtered_experts(code: Code) -> ast.If:
     """The outermost `if` that is taken for expert -1 and not for expert 0."""
     assert isinstance(code.node, ast.FunctionDef)
-    tests = {name for node in code.node.body if isinstance(node, ast.If) for name in _names(node.test)}
-    names = {"off_experts", "off_experts_i32", "expert_id", "off_expert"}
-    body = [node for node in code.node.body if isinstance(node, (ast.Assign, ast.If))]
-    body = pruned(body, tests & {*names, "inactive_expert"} | names)
-    kept = {node.lineno: node for node in code.node.body if isinstance(node, ast.If)}
-    worlds = [World({**_DOWN_PROJECTION, **dict.fromkeys(names, expert)}) for expert in (-1, 0)]
-    for node in body:
+    expert_names = ("off_experts", "off_experts_i32", "off_expert", "expert_id")
+    worlds = [World({**_DOWN_PROJECTION, **dict.fromkeys(expert_names, expert)}) for expert in (-1, 0)]
+    for node in code.node.body:
         if isinstance(node, ast.If):
             filtered, local = (truth(world.value(node.test)) for world in worlds)
             if filtered is True and local is False:
-                return kept[node.lineno]
+                return node
         for world in worlds:
-            found = paths([node], world)
-            if len(found) == 1:
-                world.seen.update(found[0].seen)
+            ways = [way for way in paths([node], world, watch=False) if way.end is None]
+            if len(ways) == 1:
+                world.seen.update(ways[0].seen)
     raise Unknown("no branch for filtered experts (-1) was found in the kernel")
-
-
-def _names(node: ast.expr) -> set[str]:
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
 
 
 @probe("zero_store_guarded", "With the fused sum, the branch of filtered experts stores no zeros.")
@@ -69,7 +61,9 @@ def zero_store_guarded(source: Source) -> Answer:
     stores = [_stores(path) for path in found]
     storing = [calls[0] for calls in stores if calls]
     if storing and len(storing) == len(stores):
-        return Answer(False, code.where(_guard(branch, storing[0])), "zeros are stored although the sum is fused")
+        return Answer(
+            False, code.where(_guard(branch, storing[0])), "zeros are stored although the sum is fused"
+        )
     if storing:
         return Answer(None, code.where(branch), "whether zeros are stored depends on an unknown condition")
     if any(path.end is None for path in found):
@@ -90,12 +84,19 @@ def _guard(branch: ast.If, store: ast.Call) -> ast.AST:
 
 def _fused_adds(source: Source) -> tuple[Code, list[ast.Call]]:
     code = _kernel(source)
+    if isinstance(known := source.memo.get("fused_adds"), list):
+        return code, known
     assert isinstance(code.node, ast.FunctionDef)
     adds: dict[int, ast.Call] = {}
-    body = pruned([node for node in code.node.body if isinstance(node, ast.If)], {"atomic_add"})
+    lines = {node.lineno for node in source.naming(code, "atomic_add")}
+    holding = [n for n in code.node.body if any(n.lineno <= line <= (n.end_lineno or 0) for line in lines)]
+    body = pruned(holding, {"atomic_add"})
     for path in paths(body, World(_DOWN_PROJECTION)):
         for step in path.steps:
-            adds.update({id(n): n for n in step.live if isinstance(n, ast.Call) and terminal_name(n) == "atomic_add"})
+            adds.update(
+                {id(n): n for n in step.live if isinstance(n, ast.Call) and terminal_name(n) == "atomic_add"}
+            )
+    source.memo["fused_adds"] = list(adds.values())
     return code, list(adds.values())
 
 
@@ -105,34 +106,41 @@ def fused_add_found(source: Source) -> Answer:
     return Answer(bool(adds), code.where(adds[0] if adds else None), f"{len(adds)} atomic add")
 
 
-@probe("fused_add_relaxed", "The fused atomic add asks for relaxed memory order; Triton's default is acq_rel.")
+@probe(
+    "fused_add_relaxed", "The fused atomic add asks for relaxed memory order; Triton's default is acq_rel."
+)
 def fused_add_relaxed(source: Source) -> Answer:
     code, adds = _fused_adds(source)
     if not adds:
         raise Unknown("no atomic add under FUSE_SUM_ALL_REDUCE")
     for add in adds:
-        order = next((k.value for k in add.keywords if k.arg == "sem"), add.args[3] if len(add.args) > 3 else None)
+        order = next(
+            (k.value for k in add.keywords if k.arg == "sem"), add.args[3] if len(add.args) > 3 else None
+        )
         if order is not None and not isinstance(order, ast.Constant):
             return Answer(None, code.where(add), f"memory order is {ast.unparse(order)}")
         given = order.value if isinstance(order, ast.Constant) else None
         if given != "relaxed":
-            return Answer(False, code.where(add), f"memory order is {given or 'acq_rel, the default'}")
+            return Answer(
+                False, code.where(add), f"memory order is {given if given else 'acq_rel, the default'!s}"
+            )
     return Answer(True, code.where(adds[0]), "memory order is relaxed")
 
 
 # -- who comes by the gate ---------------------------------------------------------------------------------------
 
 
-def _calls(code: Code, name: str) -> list[ast.Call]:
-    return [n for n in ast.walk(code.node) if isinstance(n, ast.Call) and terminal_name(n) == name]
+def _calls(source: Source, code: Code, name: str) -> list[ast.Call]:
+    nodes = [node for statement in source.naming(code, name) for node in ast.walk(statement)]
+    return [n for n in nodes if isinstance(n, ast.Call) and terminal_name(n) == name]
 
 
 def _through_gate(source: Source, code: Code) -> Answer:
     """Whether a runner calls the function that holds the gate, or the GEMMs by itself without the flag."""
     holder = gate(source)
-    if calls := _calls(code, holder.name):
+    if calls := _calls(source, code, holder.name):
         return Answer(True, code.where(calls[0]), f"calls {holder.name}, which holds the gate")
-    gemms = _calls(code, "invoke_fused_moe_kernel")
+    gemms = _calls(source, code, "invoke_fused_moe_kernel")
     if gemms and not any(k.arg == "fuse_sum_all_reduce" for call in gemms for k in call.keywords):
         return Answer(False, code.where(gemms[0]), "calls the GEMMs itself and never passes the flag")
     raise Unknown("the runner calls neither the gate's function nor the GEMMs")
@@ -149,7 +157,7 @@ def lora_runner_through_gate(source: Source) -> Answer:
     if own := source.maybe(LORA_RUNNER_FILES, "TritonRunnerCoreWithLoRA.run"):
         return _through_gate(source, own)
     core = source.function(RUNNER_FILES, "TritonRunnerCore.run")
-    for call in _calls(core, holder.name):
+    for call in _calls(source, core, holder.name):
         if any(keyword.arg == "hooks" for keyword in call.keywords) and "hooks" in holder.parameters:
             return Answer(True, core.where(call), f"LoRA hooks are handed to {holder.name}")
     raise Unknown("no way from the LoRA runner to the gate was found")
@@ -177,7 +185,7 @@ def paged_experts_rejects_flag(source: Source) -> Answer:
 
 @probe("validator_present", f"A {HANDLER} (ours or upstream's) is in this tree.")
 def validator_present(source: Source) -> Answer:
-    files = ("sglang/srt/server_args.py", *source.files("sglang/srt/arg_groups", "**/*.py"))
+    files = ("sglang/srt/server_args.py", *source.files("sglang/srt/arg_groups", "*.py"))
     source.need(files[0])
     for rel in files:
         if line := source.line(rel, rf"^ *def {HANDLER}\b"):
