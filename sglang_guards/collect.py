@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Packages whose installed version decides something.
-_PACKAGES = ("flashinfer-python", "flashinfer-jit-cache", "flashinfer-cubin", "sgl-kernel", "sglang-kernel", "triton")
 #: Paths that resolve nothing: SGLang returns early and no model exists.
 DUMMY_PATHS = frozenset({"none", "dummy"})
 
@@ -48,7 +46,6 @@ def collect(
     facts |= _try(notes, "draft model config", lambda: _draft(facts, target)) or {}
     facts |= _try(notes, "GPU", lambda: _gpu(facts, gpu)) or {}
     facts |= _try(notes, "LoRA adapters", lambda: _lora(facts)) or {}
-    facts |= _try(notes, "installed packages", _packages) or {}
     return facts
 
 
@@ -243,15 +240,3 @@ def _path_of(entry: Any) -> str:
     if "lora_path='" in text:  # LoRARef(lora_id=..., lora_name=..., lora_path='...')
         return text.split("lora_path='", 1)[1].split("'", 1)[0]
     return text.split("=", 1)[1] if "=" in text else text
-
-
-def _packages() -> dict[str, Fact]:
-    from importlib import metadata
-
-    facts = {}
-    for name in _PACKAGES:
-        try:
-            facts[f"packages.{name}"] = Fact(metadata.version(name), "machine")
-        except metadata.PackageNotFoundError:
-            facts[f"packages.{name}"] = Fact(None, "machine")
-    return facts

@@ -6,13 +6,13 @@ Names are dotted. The ones that are collected:
 - ``model.<name>``, ``draft_model.<name>``: from the checkpoint's config (see `model_facts`);
 - ``gpu.platform`` (cuda, hip, xpu, musa, npu, cpu, mps, other), ``gpu.name``, ``gpu.sm`` (90 for compute capability
   9.0), ``gpu.count`` (per node), ``gpu.memory_gib``;
-- ``lora.enabled``, ``lora.target_modules`` (names without gate/up split, or ``("all",)``);
-- ``packages.<name>``: installed version of a package that SGLang calls, or None.
+- ``lora.enabled``, ``lora.target_modules`` (names without gate/up split, or ``["all"]``).
 
 And the ones that are derived when asked for:
 
 - ``source.<probe>``: what the installed SGLang's source says (see `source`);
-- ``target.<name>``, ``draft.<name>``: which runner the MoE layers get (see `moe_layers`).
+- ``target.<name>``, ``draft.<name>``: which runner the MoE layers get (see `moe_layers`);
+- ``packages.<name>``: installed version of a package that SGLang calls, or None.
 
 A fact that is not known is missing, which is not the same as None (an unset server arg is None).
 """
@@ -26,6 +26,10 @@ from types import MappingProxyType
 from typing import Any
 
 from sglang_guards.source import Source
+
+
+#: Packages whose installed version decides something.
+PACKAGES = ("flashinfer-python", "flashinfer-jit-cache", "flashinfer-cubin", "sgl-kernel", "sglang-kernel", "triton")
 
 
 class MissingFact(LookupError):
@@ -123,7 +127,20 @@ def _layers(which: str) -> Callable[[Launch], Mapping[str, Fact]]:
     return derive
 
 
+def _packages(launch: Launch) -> Mapping[str, Fact]:
+    from importlib import metadata
+
+    facts = {}
+    for name in PACKAGES:
+        try:
+            facts[f"packages.{name}"] = Fact(metadata.version(name), "machine")
+        except metadata.PackageNotFoundError:
+            facts[f"packages.{name}"] = Fact(None, "machine")
+    return facts
+
+
 _DERIVERS: Mapping[str, Callable[[Launch], Mapping[str, Fact]]] = {
     "target": _layers("target"),
     "draft": _layers("draft"),
+    "packages": _packages,
 }
