@@ -129,3 +129,13 @@ def platform() -> str:
         return "cuda"
     mps = getattr(torch.backends, "mps", None)
     return "mps" if mps is not None and mps.is_available() else "cpu"
+
+
+def worker_flag(server_args: Any, name: str) -> bool:
+    """A server arg as a worker reads it: the published config's MoE bag from 0.5.17, the record before."""
+    try:
+        from sglang.srt.runtime_context import get_exec
+
+        return bool(getattr(get_exec().moe, name))
+    except (ImportError, AttributeError, ValueError):
+        return bool(getattr(view(server_args), name, False))

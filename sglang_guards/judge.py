@@ -23,7 +23,7 @@ def judge(launch: Launch, settings: Settings, rules: Sequence[Rule] | None = Non
     skipped: list[Skipped] = []
     ignored: list[Ignored] = []
     internal: list[str] = list(settings.notes)
-    known = rules if rules is not None else _load(internal)
+    known = rules if rules is not None else all_rules(internal)
     applied = 0
     for rule in known:
         try:
@@ -58,14 +58,6 @@ def judge(launch: Launch, settings: Settings, rules: Sequence[Rule] | None = Non
         facts=_shown_facts(launch),
         target=_target(launch),
     )
-
-
-def _load(internal: list[str]) -> Sequence[Rule]:
-    try:
-        return all_rules()
-    except Exception as error:
-        internal.append(f"the rules could not be loaded: {type(error).__name__}: {error}")
-        return ()
 
 
 def _in_mode(finding: Finding, mode: str) -> Finding:

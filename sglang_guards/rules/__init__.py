@@ -8,6 +8,7 @@ is not known skips the rule.
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from sglang_guards.launch import Launch
 from sglang_guards.report import Evidence, Finding, Fix, Severity
 
-#: Family prefix -> what the family is about. A family is one or more modules `rules/<family>*.py`.
+#: Family prefix -> what the family is about. A family is one or more modules `rules/<family>*.py`, found by name.
 FAMILIES: Mapping[str, str] = {
     "FMS": "fused MoE sum (--enable-fused-moe-sum-all-reduce)",
     "ARF": "FlashInfer all-reduce fusion",
@@ -24,7 +25,6 @@ FAMILIES: Mapping[str, str] = {
     "SPC": "speculative decoding",
     "LNC": "launch landscape: scheduling, CUDA graph, attention",
 }
-_MODULES = ("fms_corrupts", "fms_no_effect", "fms_costs", "arf", "arf_hazards", "run", "qnt", "spc", "lnc")
 
 Check = Callable[[Launch], Iterator[Finding]]
 
@@ -107,8 +107,15 @@ def rule(
     return register
 
 
-def all_rules() -> tuple[Rule, ...]:
-    """Every rule, by id."""
-    for module in _MODULES:
-        importlib.import_module(f"{__name__}.{module}")
+def all_rules(problems: list[str] | None = None) -> tuple[Rule, ...]:
+    """Every rule, by id. A family that cannot be imported is a line in `problems` (or raises without that list)."""
+    for module in pkgutil.iter_modules(__path__):
+        if module.name.endswith("_common"):
+            continue
+        try:
+            importlib.import_module(f"{__name__}.{module.name}")
+        except Exception as error:
+            if problems is None:
+                raise
+            problems.append(f"rules/{module.name}.py could not be loaded: {type(error).__name__}: {error}")
     return tuple(_REGISTRY[key] for key in sorted(_REGISTRY))
