@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,17 +17,18 @@ from sglang_guards import compat
 
 logger = logging.getLogger("sglang_guards")
 
-_RUNNER_MODULE = "sglang.srt.model_executor.model_runner.ModelRunner"
 _FUSION_MODULE = "sglang.srt.layers.flashinfer_comm_fusion"
 
 
-def targets() -> tuple[tuple[str, Callable[..., None]], ...]:
-    """Hook targets (AFTER) and hooks, in 0.5.11 and later."""
-    return (
-        (f"{_RUNNER_MODULE}.load_model", after_load_model),
-        (f"{_RUNNER_MODULE}.init_lora_manager", after_lora),
-        (f"{_FUSION_MODULE}.pre_initialize_workspaces", after_workspaces),
-    )
+def targets() -> Mapping[str, Mapping[str, Callable[..., None]]]:
+    """Module -> attribute -> AFTER hook, in 0.5.11 and later. None of the modules is imported for it."""
+    return {
+        "sglang.srt.model_executor.model_runner": {
+            "ModelRunner.load_model": after_load_model,
+            "ModelRunner.init_lora_manager": after_lora,
+        },
+        _FUSION_MODULE: {"pre_initialize_workspaces": after_workspaces},
+    }
 
 
 def after_load_model(result: Any, runner: Any, *args: Any, **kwargs: Any) -> None:

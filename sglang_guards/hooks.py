@@ -6,6 +6,7 @@ are done and no GPU has been touched. A fault of ours is one WARNING line; the l
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -85,11 +86,17 @@ def _after_model_adjustments(result: Any, server_args: Any, *args: Any, **kwargs
 
 def _attach_confirmation(registry: Any, hook_type: Any) -> None:
     from sglang_guards import confirm
+    from sglang_guards.late_import import when_imported
 
-    for target, hook in confirm.targets():
-        # Only where the module is loaded already: a launcher must not import the model runner for our sake.
-        if target.rsplit(".", 2)[0] in sys.modules and _exists(target):
-            registry.register(target, hook, hook_type.AFTER)
+    for module, hooks in confirm.targets().items():
+        when_imported(module, functools.partial(_register_late, registry, hook_type.AFTER, module, hooks))
+
+
+def _register_late(registry: Any, kind: Any, module: str, hooks: Mapping[str, Callable[..., None]]) -> None:
+    for name, hook in hooks.items():
+        if _exists(f"{module}.{name}"):
+            registry.register(f"{module}.{name}", hook, kind)
+    registry.apply_hooks()
 
 
 def _attach_hotfix(registry: Any, hook_type: Any) -> None:

@@ -1,0 +1,39 @@
+"""Sessions for developers: `nox -l` lists them. All of them run inside the environment that tools/env.sh makes."""
+
+from __future__ import annotations
+
+import sys
+
+import nox
+
+nox.options.default_venv_backend = "none"
+nox.options.sessions = ["lint", "tests"]
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """ruff, ruff-format, mypy --strict, generated docs up to date."""
+    session.run(sys.executable, "-m", "ruff", "check", ".")
+    session.run(sys.executable, "-m", "ruff", "format", "--check", ".")
+    session.run(sys.executable, "-m", "mypy", "sglang_guards")
+    session.run(sys.executable, "tools/docs.py", "--check")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """What CI runs."""
+    session.run(sys.executable, "-m", "pytest", *session.posargs)
+
+
+@nox.session
+def matrix(session: nox.Session) -> None:
+    """Every release, the slow tests included."""
+    session.run(sys.executable, "tools/trees.py", "--all")
+    session.run(sys.executable, "-m", "pytest", "-m", "not gpu", *session.posargs, env={"SGLANG_GUARDS_MATRIX": "all"})
+
+
+@nox.session
+def patches(session: nox.Session) -> None:
+    """Every patch series on its release."""
+    session.run(sys.executable, "tools/trees.py", "--all")
+    session.run(sys.executable, "tools/patches.py", "check", "--all")

@@ -1,0 +1,72 @@
+"""Run a callback when a module has been imported, without importing it.
+
+A launcher must not load SGLang's model runner for our sake, and a scheduler loads it only after its plugins.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+logger = logging.getLogger("sglang_guards")
+
+
+def when_imported(name: str, callback: Callable[[], None]) -> None:
+    """Call `callback` once after module `name` has executed; at once if it is loaded. Never raises into an import."""
+    if name in sys.modules:
+        _call(name, callback)
+    else:
+        sys.meta_path.insert(0, _Finder(name, callback))
+
+
+def _call(name: str, callback: Callable[[], None]) -> None:
+    try:
+        callback()
+    except Exception as error:
+        logger.warning("sglang-guards: hook after the import of %s failed: %s: %s", name, type(error).__name__, error)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, name: str, callback: Callable[[], None]) -> None:
+        self.name, self.callback = name, callback
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self.name:
+            return None
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        spec = None
+        for finder in list(sys.meta_path):
+            find = getattr(finder, "find_spec", None)
+            spec = find(fullname, path, target) if find is not None else None
+            if spec is not None:
+                break
+        if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = _Loader(spec.loader, self.name, self.callback)
+        return spec
+
+
+class _Loader(importlib.abc.Loader):
+    """The real loader, followed by the callback; everything else is the real loader's."""
+
+    def __init__(self, real: importlib.abc.Loader, name: str, callback: Callable[[], None]) -> None:
+        self._real, self._name, self._callback = real, name, callback
+
+    def __getattr__(self, attribute: str) -> object:
+        return getattr(self._real, attribute)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._real.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._real
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._real
+        self._real.exec_module(module)
+        _call(self._name, self._callback)

@@ -1,0 +1,28 @@
+"""Lets the CUDA wheel of torchvision be imported beside a CPU build of torch (for the tests' environment only).
+
+Its Python side registers fake kernels for operators that only its C++ library declares, and that library cannot load
+without CUDA. Declaring the two operators just before torchvision is imported is enough; no vision operator is run.
+"""
+
+import sys
+from importlib.abc import MetaPathFinder
+
+_OPERATORS = ("nms", "qnms")
+
+
+class _DeclareOperators(MetaPathFinder):
+    library = None
+
+    def find_spec(self, name, path=None, target=None):
+        if name == "torchvision":
+            sys.meta_path.remove(self)
+            import torch
+
+            if not torch.backends.cuda.is_built():
+                type(self).library = torch.library.Library("torchvision", "DEF")
+                for operator in _OPERATORS:
+                    self.library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        return None
+
+
+sys.meta_path.insert(0, _DeclareOperators())
