@@ -20,10 +20,22 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import TypeVar
 
-from sglang_guards.probes.cut import Unknown, block_ends, depth_at, parse_at, within, without_strings
+from sglang_guards.probes.cut import Unknown, block_ends, parse_at, within, without_strings
+
+__all__ = ["PROBES", "Answer", "Code", "Items", "Probe", "Source", "Unknown", "find", "probe"]
 
 #: Modules that register probes, in the order in which they are searched.
-PROBE_MODULES = ("fused_sum", "fused_sum_kernel", "seams", "runner", "fusion", "landscape")
+PROBE_MODULES = (
+    "fused_sum",
+    "fused_sum_kernel",
+    "seams",
+    "runner",
+    "fusion",
+    "fusion_sums",
+    "landscape",
+    "hazards",
+    "hazards_launch",
+)
 
 
 @dataclass(frozen=True)
@@ -245,22 +257,6 @@ class Source:
             return None
         depth = len(found[0]) - len(found[0].lstrip(" "))
         return Code(rel, parse_at(text, found.start(), depth))
-
-    def enclosing(self, rel: str, offset: int) -> str | None:
-        """Qualified name of the innermost function around a place in the text, None at module level."""
-        text = self.text(rel) or ""
-        limit, names, is_function = depth_at(text, offset), [], False
-        for line in reversed(text[:offset].splitlines()):
-            depth = len(line) - len(line.lstrip(" "))
-            if depth >= limit or not line.strip() or line.lstrip().startswith(("#", ")")):
-                continue
-            limit = depth
-            if head := re.match(r" *(async def|def|class) (\w+)", line):
-                is_function = is_function or head[1] != "class"
-                names.append(head[2])
-            if depth == 0:
-                break
-        return ".".join(reversed(names)) if is_function else None
 
 
 def find_probe(name: str) -> Probe | None:

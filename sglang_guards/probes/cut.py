@@ -11,9 +11,21 @@ class Unknown(Exception):
     """Raised inside a probe that cannot tell; its text becomes `Answer.detail`."""
 
 
-def depth_at(text: str, offset: int) -> int:
+def enclosing(text: str, offset: int) -> str | None:
+    """Qualified name of the innermost function around a place in the text, None at module level."""
     line = text[text.rfind("\n", 0, offset) + 1 :].split("\n", 1)[0]
-    return len(line) - len(line.lstrip(" "))
+    limit, names, in_function = len(line) - len(line.lstrip(" ")), [], False
+    for line in reversed(text[:offset].splitlines()):
+        depth = len(line) - len(line.lstrip(" "))
+        if depth >= limit or not line.strip() or line.lstrip().startswith(("#", ")")):
+            continue
+        limit = depth
+        if head := re.match(r" *(async def|def|class) (\w+)", line):
+            in_function = in_function or head[1] != "class"
+            names.append(head[2])
+        if depth == 0:
+            break
+    return ".".join(reversed(names)) if in_function else None
 
 
 def block_ends(text: str, start: int, depth: int) -> Iterator[int]:
@@ -42,7 +54,7 @@ def parse_at(text: str, start: int, depth: int) -> ast.stmt:
 
 
 def within(body: Sequence[ast.stmt], lines: Sequence[int]) -> list[ast.stmt]:
-    """The innermost statements of a body on which the lines lie."""
+    """The innermost statements of a body on which the lines lie; a block's own head counts as the block."""
     found: list[ast.stmt] = []
     for node in body:
         mine = [line for line in lines if node.lineno <= line <= (node.end_lineno or node.lineno)]
@@ -50,9 +62,11 @@ def within(body: Sequence[ast.stmt], lines: Sequence[int]) -> list[ast.stmt]:
             continue
         blocks = [getattr(node, name, ()) for name in ("body", "orelse", "finalbody")]
         blocks += [handler.body for handler in getattr(node, "handlers", ())]
-        inner = [statement for block in blocks for statement in within(block, mine)]
+        inner = [statement for block in blocks for statement in block]
         covered = {line for s in inner for line in range(s.lineno, (s.end_lineno or s.lineno) + 1)}
-        found += inner if covered.issuperset(mine) else [node]
+        if not covered.issuperset(mine):
+            found.append(node)
+        found += within(inner, [line for line in mine if line in covered])
     return found
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sglang_guards.probes.cut import Unknown
+from sglang_guards.probes.cut import Unknown, enclosing
 from sglang_guards.probes.flow import UNKNOWN, Path, World, paths, pruned, statements, terminal_name, truth
 from sglang_guards.source import Answer, Code, Source, probe
 
@@ -113,7 +113,7 @@ def _find_gate(source: Source) -> Gate:
     reads = [read.start() for read in re.finditer(rf"\b{FLAG}\b", text)]
     if not reads:
         raise Unknown(f"{rel} does not read {FLAG}")
-    holders = {source.enclosing(rel, at) for at in reads}
+    holders = {enclosing(text, at) for at in reads}
     name = holders.pop()
     if holders or name is None:
         raise Unknown(f"{FLAG} is read in more than one place of {rel}")
