@@ -35,6 +35,7 @@ PROBE_MODULES = (
     "landscape",
     "hazards",
     "hazards_launch",
+    "models",
 )
 
 
@@ -202,6 +203,17 @@ class Source:
         text = self.text(rel) or ""
         found = re.search(pattern, text, re.MULTILINE)
         return text.count("\n", 0, found.start()) + 1 if found else None
+
+    def line_of(self, rel: str, word: str) -> int | None:
+        """Number of the first line that holds the word outside a comment, without keeping the file's text."""
+        try:
+            data = self._inside(rel).read_bytes()
+        except OSError:
+            return None
+        if word.encode() not in data:
+            return None
+        lines = enumerate(data.decode("utf-8", errors="replace").split("\n"), 1)
+        return next((number for number, line in lines if word in line.split("#")[0]), None)
 
     def need(self, *candidates: str) -> str:
         """`first`, or Unknown."""

@@ -30,6 +30,17 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], object]] = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Choice:
+    """A member of an enum with `is_x()` methods, as SGLang's backends are."""
+
+    name: str
+
+
+class Enum:
+    """An enum class such as MoeRunnerBackend: its members are Choices, `TRITON` is Choice("triton")."""
+
+
 def truth(value: object) -> bool | None:
     return None if value is UNKNOWN else bool(value)
 
@@ -56,6 +67,8 @@ class World:
         if isinstance(node, ast.Name):
             return self.pinned.get(node.id, self.seen.get(node.id, UNKNOWN))
         if isinstance(node, ast.Attribute):
+            if isinstance(node.value, ast.Name) and isinstance(self.pinned.get(node.value.id), Enum):
+                return Choice(node.attr.lower())
             return self.pinned.get(node.attr, UNKNOWN)
         if isinstance(node, ast.Call):
             return self._call(node)
@@ -79,6 +92,12 @@ class World:
 
     def _call(self, node: ast.Call) -> object:
         name = terminal_name(node)
+        if name and isinstance(node.func, ast.Attribute) and name.startswith(("is_", "startswith")):
+            owner = self.value(node.func.value)
+            if isinstance(owner, Choice):
+                return owner.name == name[3:]
+            if isinstance(owner, str) and len(node.args) == 1 and isinstance(node.args[0], ast.Constant):
+                return owner.startswith(str(node.args[0].value))
         if name == "getattr" and len(node.args) >= 2 and isinstance(node.args[1], ast.Constant):
             return self.pinned.get(str(node.args[1].value), UNKNOWN)
         if name == "bool" and len(node.args) == 1:
@@ -110,14 +129,19 @@ class World:
         return -value if isinstance(node.op, ast.USub) and isinstance(value, (int, float)) else UNKNOWN
 
     def _compare(self, node: ast.Compare) -> object:
-        compare = _COMPARE.get(type(node.ops[0]))
-        left, right = self.value(node.left), self.value(node.comparators[0])
-        if len(node.ops) != 1 or compare is None or left is UNKNOWN or right is UNKNOWN:
-            return UNKNOWN
-        try:
-            return compare(left, right)
-        except TypeError:
-            return UNKNOWN
+        values = [self.value(part) for part in (node.left, *node.comparators)]
+        unknown = False
+        for op, left, right in zip(node.ops, values, values[1:], strict=False):
+            compare = _COMPARE[type(op)]
+            if left is UNKNOWN or right is UNKNOWN:
+                unknown = True
+                continue
+            try:
+                if not compare(left, right):
+                    return False
+            except TypeError:
+                unknown = True
+        return UNKNOWN if unknown else True
 
     def live(self, node: ast.AST) -> Iterator[ast.AST]:
         """Nodes of an expression that may be evaluated: branches that cannot be taken are left out."""

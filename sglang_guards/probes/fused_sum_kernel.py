@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from sglang_guards.probes.cut import Unknown
 from sglang_guards.probes.flow import Path, World, paths, pruned, terminal_name, truth
@@ -30,17 +32,19 @@ _DOWN_PROJECTION: dict[str, object] = {
 }
 
 
-def _kernel(source: Source) -> Code:
+def kernel(source: Source) -> Code:
     if source.ask("flag_exists").value is False:
         raise Unknown("the flag does not exist")
     return source.function(KERNEL_FILES, "fused_moe_kernel")
 
 
-def _branch_of_filtered_experts(code: Code) -> ast.If:
+def branch_of_filtered_experts(code: Code, changed: Mapping[str, object] = MappingProxyType({})) -> ast.If:
     """The outermost `if` that is taken for expert -1 and not for expert 0."""
     assert isinstance(code.node, ast.FunctionDef)
     expert_names = ("off_experts", "off_experts_i32", "off_expert", "expert_id")
-    worlds = [World({**_DOWN_PROJECTION, **dict.fromkeys(expert_names, expert)}) for expert in (-1, 0)]
+    worlds = [
+        World({**_DOWN_PROJECTION, **changed, **dict.fromkeys(expert_names, expert)}) for expert in (-1, 0)
+    ]
     for node in code.node.body:
         if isinstance(node, ast.If):
             filtered, local = (truth(world.value(node.test)) for world in worlds)
@@ -55,8 +59,8 @@ def _branch_of_filtered_experts(code: Code) -> ast.If:
 
 @probe("zero_store_guarded", "With the fused sum, the branch of filtered experts stores no zeros.")
 def zero_store_guarded(source: Source) -> Answer:
-    code = _kernel(source)
-    branch = _branch_of_filtered_experts(code)
+    code = kernel(source)
+    branch = branch_of_filtered_experts(code)
     found = paths(branch.body, World(_DOWN_PROJECTION))
     stores = [_stores(path) for path in found]
     storing = [calls[0] for calls in stores if calls]
@@ -83,7 +87,7 @@ def _guard(branch: ast.If, store: ast.Call) -> ast.AST:
 
 
 def _fused_adds(source: Source) -> tuple[Code, list[ast.Call]]:
-    code = _kernel(source)
+    code = kernel(source)
     if isinstance(known := source.memo.get("fused_adds"), list):
         return code, known
     assert isinstance(code.node, ast.FunctionDef)
