@@ -20,7 +20,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import TypeVar
 
-from sglang_guards.probes.cut import Unknown, block_ends, parse_at, within, without_strings
+from sglang_guards.probes.cut import Unknown, block_ends, field_names, parse_at, within
 
 __all__ = ["PROBES", "Answer", "Code", "Items", "Probe", "Source", "Unknown", "find", "probe"]
 
@@ -153,14 +153,9 @@ class Source:
 
     def flags(self) -> frozenset[str] | None:
         """Names of all server arguments that this tree knows (argparse's `dest`); None where none was found."""
-        field = re.compile(r"^    ([a-z]\w*)\s*:(?!=)\s*(?!ClassVar)\S", re.MULTILINE)
-        names: set[str] = set()
-        for rel in ("sglang/srt/server_args.py", *self.files("sglang/srt/arg_groups/fields", "*.py")):
-            text = self.text(rel) or ""
-            heads = r"^class ServerArgs\b" if rel.endswith("server_args.py") else r"^class \w+"
-            for head in re.finditer(heads, text, re.MULTILINE):
-                body = without_strings(text[head.start() : next(block_ends(text, head.start(), 0))])
-                names.update(field.findall(body))
+        names = field_names(self.text("sglang/srt/server_args.py") or "", r"ServerArgs")
+        for rel in self.files("sglang/srt/arg_groups/fields", "*.py"):
+            names |= field_names(self.text(rel) or "", r"\w+")
         return frozenset(names) or None
 
     # -- reading -----------------------------------------------------------------------------------------------
@@ -169,7 +164,7 @@ class Source:
         """The file's text with universal newlines, None where it cannot be read. `rel` begins with `sglang/`."""
         if rel not in self._texts:
             try:
-                data = self._inside(rel).read_bytes()
+                data = self.path(rel).read_bytes()
             except OSError:
                 self._texts[rel] = None
             else:
@@ -182,16 +177,16 @@ class Source:
             self._lines[rel] = (self.text(rel) or "").split("\n")
         return self._lines[rel]
 
-    def _inside(self, rel: str) -> Path:
+    def path(self, rel: str) -> Path:
         return self.root.joinpath(*rel.split("/")[1:])
 
     def exists(self, rel: str) -> bool:
-        return self._inside(rel).exists()
+        return self.path(rel).exists()
 
     def files(self, folder: str, pattern: str) -> Sequence[str]:
         """Files below `folder` that match, sorted, as `sglang/…`; empty where there is no such folder."""
         return sorted(
-            f"sglang/{p.relative_to(self.root).as_posix()}" for p in self._inside(folder).glob(pattern)
+            f"sglang/{p.relative_to(self.root).as_posix()}" for p in self.path(folder).glob(pattern)
         )
 
     def first(self, *candidates: str) -> str | None:
@@ -203,17 +198,6 @@ class Source:
         text = self.text(rel) or ""
         found = re.search(pattern, text, re.MULTILINE)
         return text.count("\n", 0, found.start()) + 1 if found else None
-
-    def line_of(self, rel: str, word: str) -> int | None:
-        """Number of the first line that holds the word outside a comment, without keeping the file's text."""
-        try:
-            data = self._inside(rel).read_bytes()
-        except OSError:
-            return None
-        if word.encode() not in data:
-            return None
-        lines = enumerate(data.decode("utf-8", errors="replace").split("\n"), 1)
-        return next((number for number, line in lines if word in line.split("#")[0]), None)
 
     def need(self, *candidates: str) -> str:
         """`first`, or Unknown."""

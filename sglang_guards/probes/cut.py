@@ -70,6 +70,15 @@ def within(body: Sequence[ast.stmt], lines: Sequence[int]) -> list[ast.stmt]:
     return found
 
 
-def without_strings(text: str) -> str:
-    """The text with triple-quoted strings emptied, so that prose does not read as code."""
-    return re.sub(r'("""|\'\'\')(?:.|\n)*?\1', '""', text)
+_FIELD = re.compile(r"^    ([a-z]\w*)\s*:(?!=)\s*(?!ClassVar)\S", re.MULTILINE)
+_METHOD = re.compile(r"^    (?:@|def |async def )", re.MULTILINE)
+
+
+def field_names(text: str, class_pattern: str) -> set[str]:
+    """Names of the annotated fields of the classes at module level whose name matches, private ones left out."""
+    names: set[str] = set()
+    for head in re.finditer(rf"^class {class_pattern}\b", text, re.MULTILINE):
+        body = text[head.start() : next(block_ends(text, head.start(), 0))]
+        for part in _METHOD.split(body):  # a method's own lines are deeper; its strings need not be looked at
+            names.update(_FIELD.findall(re.sub(r'("""|\'\'\')(?:.|\n)*?\1', "", part)))
+    return names

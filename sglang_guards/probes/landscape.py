@@ -12,12 +12,24 @@ SCHEDULE_POLICY = "sglang/srt/managers/schedule_policy.py"
 _DECLARES = re.compile(r"sglang/srt/(server_args\.py|arg_groups/field_order\.py|arg_groups/fields/)")
 
 
+def _line_of(source: Source, rel: str, word: str) -> int | None:
+    """Number of the first line that holds the word outside a comment; the text is not kept."""
+    try:
+        data = source.path(rel).read_bytes()
+    except OSError:
+        return None
+    if word.encode() not in data:
+        return None
+    lines = enumerate(data.decode("utf-8", errors="replace").split("\n"), 1)
+    return next((number for number, line in lines if word in line.split("#")[0]), None)
+
+
 def _reader(source: Source, field: str) -> Answer:
     """The first place in the serving code that reads a field. Reads every file: ask only where the flag is set."""
     found = [
         (rel, line)
         for rel in source.files("sglang/srt", "**/*.py")
-        if not _DECLARES.match(rel) and (line := source.line_of(rel, field))
+        if not _DECLARES.match(rel) and (line := _line_of(source, rel, field))
     ]
     if not found:
         return Answer(False, None, f"nothing reads {field}")

@@ -194,9 +194,9 @@ def draft_runner_inherits_target(source: Source) -> Answer:
     where = code.where()
     for path in paths(body, World(facts)):
         world = World(facts, dict(path.seen))
-        for value in _values_given_to(name, path.end, [step.node for step in path.steps]):
-            found.add(world.value(value))
-            where = code.where(value)
+        for node in _values_given_to(name, path.end, [step.node for step in path.steps]):
+            found.add(world.value(node))
+            where = code.where(node)
     value = found.pop() if len(found) == 1 else UNKNOWN
     if value is UNKNOWN:
         raise Unknown("the draft's default depends on an unknown condition")
