@@ -45,8 +45,8 @@ def record(server_args_or_view: Any) -> Any:
 
 
 def fields(server_args: Any) -> tuple[str, ...]:
-    """Names of all server args: dataclass fields up to 0.5.19, msgspec Struct fields later."""
-    cls = type(record(server_args))
+    """Names of all server args (of the class or a record): dataclass fields up to 0.5.19, msgspec Struct later."""
+    cls = server_args if isinstance(server_args, type) else type(record(server_args))
     names = getattr(cls, "__struct_fields__", None) or getattr(cls, "__dataclass_fields__", None)
     if not names:
         names = vars(record(server_args))
