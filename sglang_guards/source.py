@@ -1,8 +1,8 @@
 """Facts about an SGLang source tree, read from its text and never from its version number.
 
-A nightly, a fork and a patched tree answer for themselves. Nothing of SGLang is imported; each probe cuts the few
-functions that it needs out of a file and parses only those, because parsing a whole `server_args.py` takes longer
-than everything else that happens at start-up.
+A nightly, a fork and a patched tree answer for themselves. Nothing of SGLang is imported; each probe cuts the
+few functions that it needs out of a file and parses only those, because parsing a whole `server_args.py` takes
+longer than everything else that happens at start-up.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Source:
                 return found[1]
         return "unknown"
 
-    # -- questions ---------------------------------------------------------------------------------------------
+    # -- questions ------------------------------------------------------------------------------------------
 
     def ask(self, name: str) -> Answer:
         """The answer of probe `name`; never raises."""
@@ -138,7 +138,7 @@ class Source:
             return Answer(None, None, str(why))
         except SyntaxError as why:
             return Answer(None, None, f"cannot be parsed: {why.msg}")
-        except Exception as why:  # noqa: BLE001 - a probe may never stop a server
+        except Exception as why:  # a probe may never stop a server
             return Answer(None, None, f"probe {name} failed: {type(why).__name__}: {why}")
 
     def fingerprint(self) -> str:
@@ -152,16 +152,16 @@ class Source:
         return digest.hexdigest()[:12]
 
     def flags(self) -> frozenset[str] | None:
-        """Names of all server arguments that this tree knows (argparse's `dest`); None where none was found."""
+        """Names of all server arguments that this tree knows (argparse's `dest`), None if none was found."""
         names = field_names(self.text("sglang/srt/server_args.py") or "", r"ServerArgs")
         for rel in self.files("sglang/srt/arg_groups/fields", "*.py"):
             names |= field_names(self.text(rel) or "", r"\w+")
         return frozenset(names) or None
 
-    # -- reading -----------------------------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------------------
 
     def text(self, rel: str) -> str | None:
-        """The file's text with universal newlines, None where it cannot be read. `rel` begins with `sglang/`."""
+        """The file's text, newlines unified, None where it cannot be read. `rel` begins with `sglang/`."""
         if rel not in self._texts:
             try:
                 data = self.path(rel).read_bytes()
@@ -207,7 +207,7 @@ class Source:
         return rel
 
     def function(self, candidates: str | Sequence[str], qualname: str) -> Code:
-        """The function, method or class `qualname` («Class.method») of the first candidate; Unknown if missing."""
+        """The function, class or «Class.method» of the first file that exists; Unknown if it has none."""
         found = self.maybe(candidates, qualname)
         if found is None:
             raise Unknown(
@@ -229,7 +229,7 @@ class Source:
         start, stop = 0, len(text)
         for name in qualname.split("."):
             heads = re.compile(rf"^( *)(?:async def|def|class) {re.escape(name)}\b", re.MULTILINE)
-            found = [head for head in heads.finditer(text, start, stop)]
+            found = list(heads.finditer(text, start, stop))
             if not found:
                 return None
             depth = min(len(head[1]) for head in found)
@@ -269,15 +269,12 @@ def find(path: Path | None = None) -> Source | None:
 
     The installed package is located as Python would locate it, without importing it.
     """
-    if path is not None:
-        candidates = [path / "sglang", path]
-    else:
-        candidates = [Path(place) for place in _installed()]
+    candidates = [path / "sglang", path] if path else [Path(place) for place in _installed()]
     return next((Source(place) for place in candidates if (place / "srt").is_dir()), None)
 
 
 def _installed() -> Sequence[str]:
-    """Folders of the package `sglang`; finders of editable installs are asked only where sys.path has none."""
+    """Folders of the package `sglang`; other finders (editable installs) are asked where sys.path has none."""
     specs: tuple[Callable[[], ModuleSpec | None], ...] = (
         lambda: PathFinder.find_spec("sglang", sys.path),
         lambda: importlib.util.find_spec("sglang"),

@@ -29,7 +29,7 @@ def enclosing(text: str, offset: int) -> str | None:
 
 
 def block_ends(text: str, start: int, depth: int) -> Iterator[int]:
-    """Places where a block that begins at `start` may end: lines that are not deeper, then the end of the text."""
+    """Where a block that begins at `start` may end: at lines that are not deeper, then at the end."""
     bound = re.compile(rf"^ {{0,{depth}}}(?=[^\s)\]}}#])", re.MULTILINE)
     for found in bound.finditer(text, text.find("\n", start) + 1 or len(text)):
         yield found.start()
@@ -37,7 +37,7 @@ def block_ends(text: str, start: int, depth: int) -> Iterator[int]:
 
 
 def parse_at(text: str, start: int, depth: int) -> ast.stmt:
-    """Parse the one statement at `start`. A string that reaches the margin fools the indentation: try further."""
+    """Parse the one statement at `start`; a string that reaches the margin makes it look shorter: try on."""
     trouble: SyntaxError | None = None
     above = text.count("\n", 0, start)  # blank lines in front keep the line numbers of the file
     head = "\n" * (above - 1) + "if 1:\n" if depth else "\n" * above
@@ -75,7 +75,7 @@ _METHOD = re.compile(r"^    (?:@|def |async def )", re.MULTILINE)
 
 
 def field_names(text: str, class_pattern: str) -> set[str]:
-    """Names of the annotated fields of the classes at module level whose name matches, private ones left out."""
+    """Annotated fields of the classes at module level whose name matches, without private ones."""
     names: set[str] = set()
     for head in re.finditer(rf"^class {class_pattern}\b", text, re.MULTILINE):
         body = text[head.start() : next(block_ends(text, head.start(), 0))]

@@ -1,7 +1,7 @@
 """Follow a function by hand for given values of a few names, in three-valued logic.
 
-Conditions are evaluated rather than compared with texts, so that a probe understands a condition however it is
-written, and says that it cannot tell as soon as something unknown decides.
+Conditions are evaluated rather than compared with texts, so that a probe understands a condition however
+it is written, and says that it cannot tell as soon as something unknown decides.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def terminal_name(node: ast.expr) -> str | None:
 
 @dataclass
 class World:
-    """What is assumed. `pinned` names keep their value whatever the code assigns; `seen` grows with assignments."""
+    """What is assumed: `pinned` names keep their value whatever is assigned, `seen` grows with assignments."""
 
     pinned: Mapping[str, object]
     seen: dict[str, object] = field(default_factory=dict)
@@ -269,8 +269,10 @@ def statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def pruned(body: Sequence[ast.stmt], seeds: set[str], *, decide_only: bool = False) -> list[ast.stmt]:
-    """The body without what cannot matter to `seeds`: keeps statements that name a seed, returns, and whatever
-    assigns a name that these depend on. A function of 400 lines comes down to some thirty statements.
+    """The body without what cannot matter to `seeds`.
+
+    Keeps statements that name a seed, returns, and whatever assigns a name that these depend on: a function of
+    400 lines comes down to some thirty statements.
 
     With `decide_only` statements that use a seed without assigning it are left out as well.
     """

@@ -1,4 +1,4 @@
-"""What this SGLang does with --enable-fused-moe-sum-all-reduce: the gate, the combine, the kernel, who comes by."""
+"""What this SGLang does with --enable-fused-moe-sum-all-reduce: the gate and the combine."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _facts(platform: str = "cuda", **changed: object) -> dict[str, object]:
         "enable_deterministic_inference": False,
         "rl_on_policy_target": None,
         "is_batch_invariant_mode_enabled": False,
-        **{name: top_k for name in ("topk", "top_k", "num_topk", "router_topk")},
+        **dict.fromkeys(("topk", "top_k", "num_topk", "router_topk"), top_k),
         **{f"{name}.shape[{axis}]": top_k for name in ("topk_ids", "curr_topk_ids") for axis in (1, -1)},
     }
     return {**facts, **_platform(platform), **changed}
@@ -94,7 +94,7 @@ class Gate:
 
 
 def gate(source: Source) -> Gate:
-    """The one function that reads the flag and keeps the decision in a variable; Unknown for any other shape."""
+    """The one function that reads the flag and keeps the decision in a variable; Unknown where it differs."""
     if "gate" not in source.memo:
         try:
             source.memo["gate"] = _find_gate(source)
@@ -160,7 +160,7 @@ def _mentions(node: ast.AST, name: str) -> bool:
     )
 
 
-# -- the flag and its gate ---------------------------------------------------------------------------------------
+# -- the flag and its gate ---------------------------------------------------------------------------------
 
 
 @probe("flag_exists", "ServerArgs has the field enable_fused_moe_sum_all_reduce.")
@@ -178,7 +178,8 @@ def gate_found(source: Source) -> Answer:
     if source.ask("flag_exists").value is False:
         return Answer(False, None, "the flag does not exist")
     found = gate(source)
-    assert isinstance(found.statement, (ast.Assign, ast.AnnAssign)) and found.statement.value is not None
+    assert isinstance(found.statement, (ast.Assign, ast.AnnAssign))
+    assert found.statement.value is not None
     value = found.value(_facts())
     if value is None:
         return Answer(None, found.where(), "a condition of the gate is unknown")
@@ -257,7 +258,7 @@ def gate_checks_deterministic(source: Source) -> Answer:
     return _gate_off(source, facts, "under deterministic inference")
 
 
-# -- the combine -------------------------------------------------------------------------------------------------
+# -- the combine -------------------------------------------------------------------------------------------
 
 
 def _reads(source: Source, facts: Mapping[str, object]) -> list[list[ast.AST]]:
@@ -367,7 +368,7 @@ def _covers(source: Source, platform: str) -> Answer:
 
 
 def _register_platform(platform: str) -> None:
-    doc = f"With the flag, the output is right on {platform.upper()}: the gate is off or the combine leaves it alone."
+    doc = f"With the flag, {platform.upper()} is right: the gate is off or the combine leaves the sum alone."
     probe(f"combine_covers_{platform}", doc)(lambda source: _covers(source, platform))
 
 

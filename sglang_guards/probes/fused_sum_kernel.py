@@ -131,7 +131,7 @@ def fused_add_relaxed(source: Source) -> Answer:
     return Answer(True, code.where(adds[0]), "memory order is relaxed")
 
 
-# -- who comes by the gate ---------------------------------------------------------------------------------------
+# -- who comes by the gate ---------------------------------------------------------------------------------
 
 
 def _calls(source: Source, code: Code, name: str) -> list[ast.Call]:
@@ -167,7 +167,7 @@ def lora_runner_through_gate(source: Source) -> Answer:
     raise Unknown("no way from the LoRA runner to the gate was found")
 
 
-# -- validation that is there already ----------------------------------------------------------------------------
+# -- validation that is there already ----------------------------------------------------------------------
 
 
 @probe("paged_experts_exists", "This tree has paged experts.")

@@ -1,4 +1,4 @@
-"""FlashInfer all-reduce fusion: when SGLang switches it on by itself, and what the fused kernel reduces over."""
+"""FlashInfer all-reduce fusion: its flags, when SGLang switches it on by itself, and where it can run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _gpu(name: str) -> dict[str, Any]:
     return {**dict.fromkeys(_SM90, name == "sm90"), **dict.fromkeys(_SM100, name == "sm100")}
 
 
-# -- flags -------------------------------------------------------------------------------------------------------
+# -- flags -------------------------------------------------------------------------------------------------
 
 
 def _field(source: Source, name: str) -> Answer:
@@ -56,7 +56,7 @@ def fusion_enforce_disable_exists(source: Source) -> Answer:
     return _field(source, "enforce_disable_flashinfer_allreduce_fusion")
 
 
-# -- the automatic switch ----------------------------------------------------------------------------------------
+# -- the automatic switch ----------------------------------------------------------------------------------
 
 
 def _switch(source: Source) -> tuple[Code, ast.stmt]:
@@ -217,7 +217,7 @@ def fusion_off_when_deterministic(source: Source) -> Answer:
     return Answer(False, method.where(), "the fusion is not looked at")
 
 
-# -- hardware ----------------------------------------------------------------------------------------------------
+# -- hardware ----------------------------------------------------------------------------------------------
 
 
 @probe(

@@ -122,7 +122,7 @@ def quark_fp8_aiter(source: Source) -> Answer:
     return _makes(source, QUARK_FP8, "QuarkW8A8FP8MoE", _facts("auto", "hip"), "aiter")
 
 
-# -- compressed-tensors WNA16 ------------------------------------------------------------------------------------
+# -- compressed-tensors WNA16 ------------------------------------------------------------------------------
 
 
 def _ct_wna16(source: Source, backend: str, **changed: Any) -> Answer:
@@ -151,7 +151,7 @@ def _ct_wna16_older(source: Source) -> Answer:
 
 
 def _from_wna16(body: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """The part of the choice that begins with the test for WNA16: what comes before sorts other checkpoints out."""
+    """The choice from the test for WNA16 on: what comes before sorts other checkpoints out."""
     for at, node in enumerate(body):
         if isinstance(node, ast.If) and "_is_wNa16_group_channel" in ast.unparse(node.test):
             return list(body[at:])
@@ -180,7 +180,7 @@ def ct_wna16_auto_triton_sm100(source: Source) -> Answer:
     return _ct_wna16(source, "auto", is_sm100=True, is_sm100_supported=True, get_device_capability=(10, 0))
 
 
-# -- draft and top-k ---------------------------------------------------------------------------------------------
+# -- draft and top-k ---------------------------------------------------------------------------------------
 
 
 @probe(
@@ -228,7 +228,7 @@ def _values_given_to(name: str, end: ast.stmt | None, nodes: Sequence[ast.stmt])
 
 
 def _cuda_fusion_asked(source: Source, model: str) -> Answer:
-    """Whether a model asks Qwen2MoeSparseMoeBlock for fused shared experts on CUDA, beside allowing AITER's."""
+    """Whether a model asks Qwen2MoeSparseMoeBlock for fused shared experts on CUDA."""
     rel = source.need(f"sglang/srt/models/{model}.py")
     if source.ask("qwen2_moe_fuses_shared_experts").value is not True:
         return Answer(False, None, "the block cannot fuse shared experts on CUDA")
