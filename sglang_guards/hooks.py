@@ -95,8 +95,16 @@ def _attach_confirmation(registry: Any, hook_type: Any) -> None:
 def _register_late(registry: Any, kind: Any, module: str, hooks: Mapping[str, Callable[..., None]]) -> None:
     for name, hook in hooks.items():
         if _exists(f"{module}.{name}"):
-            registry.register(f"{module}.{name}", hook, kind)
+            registry.register(f"{module}.{name}", hook, kind, source=_plugin_source())
     registry.apply_hooks()
+
+
+def _plugin_source() -> Any:
+    """Names us in SGLang's log; during `register` SGLang knows that itself."""
+    from sglang.srt.plugins import hook_registry
+
+    made = getattr(hook_registry, "HookSource", None)
+    return made("sglang_guards", "sglang-guards") if made is not None else None
 
 
 def _attach_hotfix(registry: Any, hook_type: Any) -> None:

@@ -1,0 +1,1 @@
+"""Stand-in for the CUDA package: SGLang asks whether it can be found."""

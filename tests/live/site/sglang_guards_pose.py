@@ -1,0 +1,19 @@
+"""Test-only SGLang plugin: lets a real launcher on a machine without a GPU pose as the one in $SGLANG_GUARDS_TEST_GPU.
+
+The launcher's modules bind CUDA-only packages at import when they see a GPU, so they are imported first. A launch that
+the guard lets pass dies in the worker, which finds no GPU: assert texts, never exit codes alone.
+"""
+
+import importlib
+import os
+
+
+def register():
+    wanted = os.environ.get("SGLANG_GUARDS_TEST_GPU")
+    if not wanted:
+        return
+    from sglang_guards import gpus, pose
+
+    pose.warm_up()
+    importlib.import_module("sglang.srt.entrypoints.http_server")
+    pose.strike(gpus.parse(wanted))

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from sglang_guards.hooks import LATE_OFF, late_fields, typed_flags
+from sglang_guards.report import Finding, Fix, Severity
+
+FIELDS = ("model_path", "tp_size", "ep_size", "enable_fused_moe_sum_all_reduce", "enable_flashinfer_allreduce_fusion")
+
+
+def test_flags_are_reported_as_typed() -> None:
+    typed = typed_flags(["x", "--tp", "4", "--ep-size=2", "--enable-fused-moe-sum", "--unknown", "7", "--"], FIELDS)
+    assert typed == {
+        "tp_size": "--tp 4",
+        "ep_size": "--ep-size=2",
+        "enable_fused_moe_sum_all_reduce": "--enable-fused-moe-sum",
+    }
+
+
+def test_an_ambiguous_prefix_is_left_alone() -> None:
+    assert typed_flags(["--enable-f"], FIELDS) == {}
+
+
+def finding(**fix: object) -> Finding:
+    return Finding("FMS101", "x", Severity.ERROR, "x", fix=Fix("x", fix) if fix else None)
+
+
+def test_only_the_late_decisions_are_written() -> None:
+    assert late_fields(finding(enable_fused_moe_sum_all_reduce=None)) == ("enable_fused_moe_sum_all_reduce",)
+    assert late_fields(finding(ep_size=1)) == ()
+    assert late_fields(finding(enable_fused_moe_sum_all_reduce=None, ep_size=1)) == ()
+    assert late_fields(finding(flashinfer_allreduce_fusion_backend="trtllm")) == ()
+    assert late_fields(finding()) == ()
+
+
+def test_every_late_decision_is_an_off_switch() -> None:
+    assert all(value in (None, False) for value in LATE_OFF.values())
