@@ -143,10 +143,10 @@ class Source:
 
     def fingerprint(self) -> str:
         """Twelve hex digits over the files that decide the fused sum; equal trees give equal digits."""
-        from sglang_guards.probes import fused_sum
+        from sglang_guards.probes import gate
 
         digest = hashlib.sha256()
-        for candidates in (fused_sum.SEQUENCE_FILES, fused_sum.KERNEL_FILES, fused_sum.RUNNER_FILES):
+        for candidates in (gate.SEQUENCE_FILES, gate.KERNEL_FILES, gate.RUNNER_FILES):
             rel = self.first(*candidates)
             digest.update(f"{rel}\0{self.text(rel) if rel else ''}\0".encode())
         return digest.hexdigest()[:12]

@@ -1,164 +1,14 @@
-"""What this SGLang does with --enable-fused-moe-sum-all-reduce: the gate and the combine."""
+"""What this SGLang does with --enable-fused-moe-sum-all-reduce: the gate's conditions and the combine."""
 
 from __future__ import annotations
 
 import ast
-import copy
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from sglang_guards.probes.cut import Unknown, enclosing
-from sglang_guards.probes.flow import UNKNOWN, Path, World, paths, pruned, statements, terminal_name, truth
-from sglang_guards.source import Answer, Code, Source, probe
-
-FLAG = "enable_fused_moe_sum_all_reduce"
-HANDLER = "_handle_fused_moe_sum_all_reduce"
-CACHE = "intermediate_cache3"
-_MOE = "sglang/srt/layers/moe"
-_FOLDERS = (f"{_MOE}/moe_runner/triton_utils", f"{_MOE}/fused_moe_triton")
-SEQUENCE_FILES = tuple(f"{folder}/fused_moe.py" for folder in _FOLDERS)
-KERNEL_FILES = tuple(
-    f"{folder}/fused_moe_triton_kernels.py" for folder in ("sglang/kernels/ops/moe", *_FOLDERS)
-)
-RUNNER_FILES = (f"{_MOE}/moe_runner/triton.py",)
-LORA_RUNNER_FILES = ("sglang/srt/lora/lora_moe_runners.py",)
-PAGED_EXPERTS = f"{_MOE}/paged_experts"
-
-PLATFORMS = ("cuda", "hip", "xpu", "musa", "other")
-_ON = {"cuda": ("cuda",), "hip": ("hip", "rocm"), "xpu": ("xpu",), "musa": ("musa",), "other": ()}
-
-
-def _platform(name: str) -> dict[str, object]:
-    """Platform names as SGLang spells them. Whether AITER is used on ROCm stays unknown."""
-    kinds = ("cuda", "hip", "rocm", "xpu", "musa", "npu", "cpu", "hpu", "mps")
-    facts: dict[str, object] = {f"{dash}is_{kind}": kind in _ON[name] for kind in kinds for dash in ("", "_")}
-    facts.update(dict.fromkeys(("is_cuda_alike", "_is_cuda_alike"), name in ("cuda", "hip")))
-    if name != "hip":
-        facts.update(_use_aiter=False, use_aiter=False)
-    return facts
-
-
-def _facts(platform: str = "cuda", **changed: object) -> dict[str, object]:
-    """A batch for which the fused sum is meant: top-8, nothing special. `changed` departs from it."""
-    top_k = changed.pop("top_k", 8)
-    facts: dict[str, object] = {
-        FLAG: True,
-        "no_combine": False,
-        "defer_sum": False,
-        "use_int8_w8a16": False,
-        "use_int4_w4a16": False,
-        "hooks": None,
-        "after_gate_up": None,
-        "after_down": None,
-        "filter_expert": False,
-        "enable_deterministic_inference": False,
-        "rl_on_policy_target": None,
-        "is_batch_invariant_mode_enabled": False,
-        **dict.fromkeys(("topk", "top_k", "num_topk", "router_topk"), top_k),
-        **{f"{name}.shape[{axis}]": top_k for name in ("topk_ids", "curr_topk_ids") for axis in (1, -1)},
-    }
-    return {**facts, **_platform(platform), **changed}
-
-
-@dataclass(frozen=True)
-class Gate:
-    """The function that decides whether the sum is fused, brought down to what matters for the decision."""
-
-    code: Code
-    name: str
-    statement: ast.stmt
-    variable: str
-    decision: Sequence[ast.stmt]
-    body: Sequence[ast.stmt]
-    after: Sequence[ast.stmt]
-    parameters: frozenset[str]
-
-    def where(self) -> str:
-        return self.code.where(self.statement)
-
-    def paths(self, facts: Mapping[str, object], whole: bool = False) -> list[Path]:
-        """Ways through the function; without `whole` the branches that lie before the gate are left out."""
-        body = self.body if whole else self.after
-        return [path for path in paths(body, World(facts)) if not isinstance(path.end, ast.Raise)]
-
-    def value(self, facts: Mapping[str, object]) -> bool | None:
-        """Whether the sum is fused under these facts, None where that cannot be told."""
-        ways = [
-            way
-            for way in paths(self.decision, World(facts), watch=False)
-            if not isinstance(way.end, ast.Raise)
-        ]
-        values = {truth(way.seen.get(self.variable, UNKNOWN)) for way in ways}
-        return values.pop() if len(values) == 1 else None
-
-
-def gate(source: Source) -> Gate:
-    """The one function that reads the flag and keeps the decision in a variable; Unknown where it differs."""
-    if "gate" not in source.memo:
-        try:
-            source.memo["gate"] = _find_gate(source)
-        except (Unknown, SyntaxError) as why:
-            source.memo["gate"] = why
-    found = source.memo["gate"]
-    if isinstance(found, Exception):
-        raise found
-    assert isinstance(found, Gate)
-    return found
-
-
-def _find_gate(source: Source) -> Gate:
-    rel = source.need(*SEQUENCE_FILES)
-    text = source.text(rel) or ""
-    reads = [read.start() for read in re.finditer(rf"\b{FLAG}\b", text)]
-    if not reads:
-        raise Unknown(f"{rel} does not read {FLAG}")
-    holders = {enclosing(text, at) for at in reads}
-    name = holders.pop()
-    if holders or name is None:
-        raise Unknown(f"{FLAG} is read in more than one place of {rel}")
-    code = source.function(rel, name)
-    assert isinstance(code.node, (ast.FunctionDef, ast.AsyncFunctionDef))
-    readers = [
-        node
-        for node in statements(code.node.body)
-        if isinstance(node, (ast.Assign, ast.AnnAssign))
-        and node.value is not None
-        and _mentions(node.value, FLAG)
-    ]
-    targets = [
-        t for node in readers for t in (node.targets if isinstance(node, ast.Assign) else [node.target])
-    ]
-    if len(targets) != 1 or not isinstance(targets[0], ast.Name):
-        raise Unknown(f"{name} does not keep the decision in one variable")
-    variable, arguments = targets[0].id, code.node.args
-    decision = pruned(code.node.body, {variable}, decide_only=True)
-    body = pruned(code.node.body, {variable, CACHE})
-    after = _from_line(body, readers[0].lineno)
-    parameters = frozenset(a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs))
-    return Gate(code, name, readers[0], variable, decision, body, after, parameters)
-
-
-def _from_line(body: Sequence[ast.stmt], line: int) -> list[ast.stmt]:
-    """The body without branches that end before the line: what they decide is no part of the question."""
-    kept: list[ast.stmt] = []
-    for node in body:
-        if isinstance(node, (ast.For, ast.While, ast.With)):
-            node = copy.copy(node)
-            node.body = _from_line(node.body, line)
-        if not (isinstance(node, ast.If) and (node.end_lineno or 0) < line):
-            kept.append(node)
-    return kept
-
-
-def _mentions(node: ast.AST, name: str) -> bool:
-    return any(
-        (isinstance(n, ast.Name) and n.id == name)
-        or (isinstance(n, ast.Attribute) and n.attr == name)
-        or (isinstance(n, ast.Constant) and n.value == name)
-        for n in ast.walk(node)
-    )
-
+from sglang_guards.probes.cut import Unknown
+from sglang_guards.probes.flow import Path, World, paths, pruned, terminal_name
+from sglang_guards.probes.gate import CACHE, FLAG, PLATFORMS, Gate, batch_facts, gate, mentions
+from sglang_guards.source import Answer, Source, probe
 
 # -- the flag and its gate ---------------------------------------------------------------------------------
 
@@ -180,7 +30,7 @@ def gate_found(source: Source) -> Answer:
     found = gate(source)
     assert isinstance(found.statement, (ast.Assign, ast.AnnAssign))
     assert found.statement.value is not None
-    value = found.value(_facts())
+    value = found.value(batch_facts())
     if value is None:
         return Answer(None, found.where(), "a condition of the gate is unknown")
     return Answer(value, found.where(), ast.unparse(found.statement.value))
@@ -197,24 +47,24 @@ def _gate_off(source: Source, facts: Mapping[str, object], what: str) -> Answer:
 
 @probe("gate_checks_top_k", "The gate is off for top-k 1 and 2, and on for 3.")
 def gate_checks_top_k(source: Source) -> Answer:
-    two, three = (_gate_off(source, _facts(top_k=k), f"at top-k {k}") for k in (2, 3))
+    two, three = (_gate_off(source, batch_facts(top_k=k), f"at top-k {k}") for k in (2, 3))
     return two if three.value is False or two.value is None else Answer(None, three.where, three.detail)
 
 
 @probe("gate_checks_no_combine", "The gate is off where the caller wants the experts' outputs uncombined.")
 def gate_checks_no_combine(source: Source) -> Answer:
-    return _gate_off(source, _facts(no_combine=True), "with no_combine")
+    return _gate_off(source, batch_facts(no_combine=True), "with no_combine")
 
 
 @probe("gate_checks_weight_only", "The gate is off for int8 and for int4 weight-only quantization.")
 def gate_checks_weight_only(source: Source) -> Answer:
-    eight = _gate_off(source, _facts(use_int8_w8a16=True), "with int8_w8a16")
-    return _gate_off(source, _facts(use_int4_w4a16=True), "with int4_w4a16") if eight.value else eight
+    eight = _gate_off(source, batch_facts(use_int8_w8a16=True), "with int8_w8a16")
+    return _gate_off(source, batch_facts(use_int4_w4a16=True), "with int4_w4a16") if eight.value else eight
 
 
 @probe("gate_checks_defer_sum", "The gate is off where the caller sums the experts itself (defer_sum).")
 def gate_checks_defer_sum(source: Source) -> Answer:
-    return _gate_off(source, _facts(defer_sum=True), "with defer_sum")
+    return _gate_off(source, batch_facts(defer_sum=True), "with defer_sum")
 
 
 @probe(
@@ -222,7 +72,7 @@ def gate_checks_defer_sum(source: Source) -> Answer:
     "The gate or the combine considers LoRA hooks, so the down-projection delta survives.",
 )
 def gate_checks_lora_hooks(source: Source) -> Answer:
-    with_hooks = _facts(hooks="hooks", after_gate_up="hook", after_down="hook")
+    with_hooks = batch_facts(hooks="hooks", after_gate_up="hook", after_down="hook")
     answer = _gate_off(source, with_hooks, "with LoRA hooks")
     if answer.value is not False:
         return answer
@@ -236,12 +86,12 @@ def gate_checks_lora_hooks(source: Source) -> Answer:
     "gate_checks_experts_filtered", "The gate is off where some experts live on other ranks (filter_expert)."
 )
 def gate_checks_experts_filtered(source: Source) -> Answer:
-    return _gate_off(source, _facts(filter_expert=True), "with filtered experts")
+    return _gate_off(source, batch_facts(filter_expert=True), "with filtered experts")
 
 
 @probe("gate_checks_platform", "The gate is off on every platform whose combine would need it.")
 def gate_checks_platform(source: Source) -> Answer:
-    answers = [_gate_off(source, _facts(name), f"on {name.upper()}") for name in ("hip", "xpu", "other")]
+    answers = [_gate_off(source, batch_facts(name), f"on {name.upper()}") for name in ("hip", "xpu", "other")]
     return next(
         (a for a in answers if a.value is False), next((a for a in answers if a.value is None), answers[0])
     )
@@ -252,7 +102,7 @@ def gate_checks_platform(source: Source) -> Answer:
     "The gate is off under deterministic inference, rl_on_policy or batch invariance.",
 )
 def gate_checks_deterministic(source: Source) -> Answer:
-    facts = _facts(
+    facts = batch_facts(
         enable_deterministic_inference=True, rl_on_policy_target="fsdp", is_batch_invariant_mode_enabled=True
     )
     return _gate_off(source, facts, "under deterministic inference")
@@ -302,7 +152,7 @@ def _step_reads(
     if isinstance(step, ast.Delete) or any(terminal_name(call) == "after_down" for call in calls):
         return [[]]
     for call in calls:
-        if isinstance(call.func, ast.Name) and any(_mentions(a, found.variable) for a in _arguments(call)):
+        if isinstance(call.func, ast.Name) and any(mentions(a, found.variable) for a in _arguments(call)):
             return _reads_in_helper(source, found, call, path, facts)
     return [_data_reads(live, CACHE)]
 
@@ -338,7 +188,7 @@ def _reads_in_helper(
     buffer = buffers[0] if buffers else CACHE
     world = World(facts, dict(path.seen))
     bound = {parameter: world.value(value) for parameter, value in given.items()}
-    gates = {parameter for parameter, value in given.items() if _mentions(value, found.variable)}
+    gates = {parameter for parameter, value in given.items() if mentions(value, found.variable)}
     body = pruned(helper.body, {*gates, buffer})
     return [
         [
@@ -354,7 +204,7 @@ def _reads_in_helper(
 
 def _covers(source: Source, platform: str) -> Answer:
     found = gate(source)
-    facts = _facts(platform)
+    facts = batch_facts(platform)
     if found.value(facts) is False:
         return Answer(True, found.where(), f"the gate is off on {platform.upper()}")
     reads = _reads(source, {**facts, found.variable: True})
@@ -380,7 +230,7 @@ for _name in PLATFORMS:
 def cache3_skipped_with_flag(source: Source) -> Answer:
     found = gate(source)
     made: list[list[ast.AST]] = []
-    for path in found.paths(_facts(), whole=True):
+    for path in found.paths(batch_facts(), whole=True):
         assigned = [
             step for step in path.steps if isinstance(step.node, ast.Assign) and _targets_cache(step.node)
         ]

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from sglang_guards.probes.cut import Unknown
 from sglang_guards.probes.flow import Path, World, paths, pruned, terminal_name, truth
-from sglang_guards.probes.fused_sum import (
+from sglang_guards.probes.gate import (
     FLAG,
     HANDLER,
     KERNEL_FILES,
