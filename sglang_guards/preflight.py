@@ -117,7 +117,11 @@ def _judged(target: _Target, cmd: command.Command, edits: Mapping[str, Any]) -> 
     report = judge(launch, replace(settings.from_env(env), mode="enforce"))
     if kind == "refused":
         refusal = _refusal(answer, launch)
-        report = replace(report, findings=(refusal, *report.findings), applied=max(report.applied, 1))
+        report = replace(
+            report,
+            findings=(refusal, *report.findings),
+            facts=_as_typed(answer.get("given") or {}, target.gpu),
+        )
     internal = (*report.internal, *answer.get("problems", ()), *_notes(answer, cmd))
     report = replace(report, internal=internal, flags=_verdicts(launch))
     values = {
@@ -159,6 +163,14 @@ def _refusal(answer: Mapping[str, Any], launch: Launch) -> Finding:
         when="at start-up, before the weights are loaded",
         evidence=(Evidence("source", where),) if where else (),
     )
+
+
+def _as_typed(given: Mapping[str, Any], gpu: gpus.Gpu) -> dict[str, dict[str, Any]]:
+    """What is known of a launch that was not resolved; to be shown, not to be judged."""
+    shown = {f"args.{name}": {"value": value, "from": "given"} for name, value in given.items()}
+    of_gpu = {"platform": gpu.platform, "name": gpu.name, "sm": gpu.sm, "count": gpu.count}
+    origin = "machine" if gpu.measured else "assumed"
+    return shown | {f"gpu.{k}": {"value": v, "from": origin} for k, v in of_gpu.items() if v is not None}
 
 
 def _could_not(

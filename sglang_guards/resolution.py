@@ -45,7 +45,7 @@ class _Parsed:
     request: Mapping[str, Any]
     table: tuple[options.Option, ...] = ()
     merged: tuple[str, ...] = ()
-    given: tuple[str, ...] = ()
+    given: dict[str, Any] = field(default_factory=dict)
     done: bool = False
     #: Temporary folder -> the model path that the operator gave.
     stands_for: dict[str, str] = field(default_factory=dict)
@@ -72,6 +72,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     result["table"] = [option.to_dict() for option in parsed.table]
     result["from_config"] = list(_only_in_config(request["args"], parsed))
     result["merged"] = list(parsed.merged)
+    result["given"] = {name: collect.plain(value) for name, value in parsed.given.items()}
     return {k: _renamed(v, parsed.stands_for) if k != "table" else v for k, v in result.items()}
 
 
@@ -128,7 +129,6 @@ def _resolve(args: list[str], parsed: _Parsed) -> dict[str, Any]:
         "kind": "facts",
         "facts": {name: [fact.value, fact.origin, fact.where] for name, fact in facts.items()},
         "typed": typed,
-        "given": list(parsed.given),
         "problems": problems,
         "draft_unknown": parsed.draft_unknown,
     }
@@ -172,12 +172,13 @@ def _given(
     try:
         for action in parser._actions:
             action.default = argparse.SUPPRESS
-        dests = set(vars(original(parser, words)))
+        values = vars(original(parser, words))
     finally:
         for action, default in kept:
             action.default = default
         parser._defaults = parser_defaults
-    return tuple(sorted({options.field_of(a, fields) for a in parser._actions if a.dest in dests}))
+    names = {action.dest: options.field_of(action, fields) for action in parser._actions}
+    return {names.get(dest, dest): value for dest, value in values.items()}
 
 
 def _prepare_model(namespace: argparse.Namespace, parsed: _Parsed) -> None:

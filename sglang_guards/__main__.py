@@ -1,0 +1,7 @@
+"""``python -m sglang_guards``: the same as the ``sglang-guards`` command."""
+
+import sys
+
+from sglang_guards.cli import main
+
+sys.exit(main())

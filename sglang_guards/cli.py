@@ -1,0 +1,216 @@
+"""The command line: ``sglang-guards check | rules | explain | doctor | bench``.
+
+Exit codes: 0 nothing to stop for; 1 findings at or above --fail-on (for `doctor`: the hook is not active); 2 could
+not check. The report goes to stdout, trouble to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import itertools
+import json
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
+
+from sglang_guards import __version__, render
+from sglang_guards.errors import CouldNotCheck
+from sglang_guards.report import Report, Severity
+
+_FAIL_ON = ("error", "warning", "info", "never")
+_EXAMPLE = "sglang-guards check --gpu 8xH200 -- python -m sglang.launch_server --model-path …"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise CouldNotCheck(f"{self.prog}: {message}", f"see {self.prog} --help")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    own = words[: words.index("--")] if "--" in words else words
+    as_json = "--format=json" in own or any(
+        a == "--format" and b == "json" for a, b in itertools.pairwise(own)
+    )
+    try:
+        return _run(words)
+    except CouldNotCheck as error:
+        return _trouble(error.message, error.hint, as_json)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader went away
+        sys.stderr.close()
+        return 0
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
+        message = f"internal error at {place}: {type(error).__name__}: {error}"
+        return _trouble(message, "this is a fault of sglang-guards; report it with the command", as_json)
+
+
+def _trouble(message: str, hint: str, as_json: bool) -> int:
+    if as_json:
+        print(render.error_json(message, hint))
+    print(f"error: {message}" + (f"\nhint: {hint}" if hint else ""), file=sys.stderr)
+    return 2
+
+
+def _run(words: list[str]) -> int:
+    own, launch = words, []
+    if "--" in words:
+        cut = words.index("--")
+        own, launch = words[:cut], words[cut + 1 :]
+    parser = _parser()
+    args = parser.parse_args(own)
+    if args.what is None:
+        parser.print_help()
+        return 2
+    if args.what == "check":
+        return _check(args, [*args.launch, *launch])
+    if args.what == "bench":
+        return _bench([*args.rest, *launch])
+    if launch:
+        raise CouldNotCheck(f"sglang-guards {args.what} takes no launch command", f"did you mean: {_EXAMPLE}")
+    if args.what == "rules":
+        return _rules(args.format)
+    if args.what == "explain":
+        return _explain(args.id)
+    from sglang_guards import doctor
+
+    return doctor.run(args.format)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="sglang-guards", description=__doc__.partition("\n")[0], allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"sglang-guards {__version__}")
+    commands = parser.add_subparsers(dest="what", metavar="command", parser_class=_Parser)
+    check = commands.add_parser(
+        "check", help="check a launch command before a GPU is touched", allow_abbrev=False
+    )
+    check.add_argument(
+        "--gpu", default="auto", metavar="COUNTxNAME", help="GPUs of one node, or auto (default)"
+    )
+    check.add_argument(
+        "--model-config", metavar="PATH", help="the checkpoint's config.json, or a folder with one"
+    )
+    check.add_argument("--format", choices=render.FORMATS, default="text")
+    check.add_argument(
+        "--fail-on", choices=_FAIL_ON, default="error", help="lowest severity with exit code 1"
+    )
+    check.add_argument(
+        "--strict", action="store_true", help="exit code 1 also when a rule could not be decided"
+    )
+    check.add_argument(
+        "-v", "--verbose", action="store_true", help="show passed rules and the verdict on every flag"
+    )
+    check.add_argument("launch", nargs=argparse.REMAINDER, metavar="-- command", help="the launch as typed")
+    rules = commands.add_parser("rules", help="list the rules", allow_abbrev=False)
+    rules.add_argument("--format", choices=("text", "json"), default="text")
+    explain = commands.add_parser("explain", help="show a rule's page", allow_abbrev=False)
+    explain.add_argument("id", metavar="ID")
+    doctor = commands.add_parser("doctor", help="prove that the start-up hook fires here", allow_abbrev=False)
+    doctor.add_argument("--format", choices=("text", "json"), default="text")
+    bench = commands.add_parser("bench", help="measure the fused sum on this machine", add_help=False)
+    bench.add_argument("rest", nargs=argparse.REMAINDER)
+    return parser
+
+
+def _check(args: argparse.Namespace, launch: list[str]) -> int:
+    from sglang_guards import preflight
+
+    if not render.available(args.format):
+        raise CouldNotCheck(f"--format {args.format} is not available in this version", "use text or json")
+    if launch and launch[0].startswith("--"):
+        raise CouldNotCheck(
+            f"unknown option {launch[0]}", f"options come first, the launch after --: {_EXAMPLE}"
+        )
+    report = preflight.check(launch, gpu=args.gpu, model_config=args.model_config)
+    if args.format == "text":
+        render.text(report, render.console(), verbose=args.verbose)
+    else:
+        print(render.to_json(report) if args.format == "json" else render.other(args.format, report))
+    return exit_code(report, args.fail_on, strict=args.strict)
+
+
+def exit_code(report: Report, fail_on: str = "error", *, strict: bool = False) -> int:
+    """1 when a finding is at or above `fail_on`, or `strict` and a rule could not be decided; else 0."""
+    if fail_on == "never":
+        return 0
+    if any(finding.severity.rank <= Severity(fail_on).rank for finding in report.findings):
+        return 1
+    return int(strict and bool(report.skipped))
+
+
+def _rules(form: str) -> int:
+    from sglang_guards.rules import all_rules
+
+    rules = all_rules()
+    if form == "json":
+        rows = [
+            {
+                "id": rule.id,
+                "name": rule.name,
+                "severity": rule.severity.value,
+                "summary": rule.summary,
+                "needs": list(rule.needs),
+                "evidence": [{"kind": e.kind, "ref": e.ref} for e in rule.evidence],
+            }
+            for rule in rules
+        ]
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        return 0
+    table = ((rule.id, rule.severity.value, rule.summary) for rule in rules)
+    render.table_of(table, ("id", "severity", "what"), render.console())
+    return 0
+
+
+#: The one finding that is not a rule of ours.
+_SGL001 = """SGLang refuses the launch itself.
+
+## What it checks
+SGLang's own resolution of the server args raised an error for this launch, on the GPUs that were named.
+
+## When it hurts
+At start-up, before the weights are loaded. Rules that need resolved values are skipped.
+
+## Fix
+Do what SGLang's reason says; the fact names the line that raised it."""
+
+
+def _explain(rule_id: str) -> int:
+    from sglang_guards.rules import all_rules
+
+    wanted = rule_id.upper()
+    to = render.console()
+    if wanted == "SGL001":
+        to.print(
+            f"{wanted} · sglang-refuses · error\n\n{render.page(_SGL001, min(to.width, 100))}", soft_wrap=True
+        )
+        return 0
+    found = next((rule for rule in all_rules() if wanted in (rule.id, rule.name.upper())), None)
+    if found is None:
+        raise CouldNotCheck(f"there is no rule {rule_id!r}", "sglang-guards rules lists them")
+    to.print(f"{found.id} · {found.name} · {found.severity.value}", style="bold", soft_wrap=True)
+    to.print("\n" + render.page(found.doc, min(to.width, 100)), soft_wrap=True)
+    if found.evidence:
+        to.print("\n## Evidence", soft_wrap=True)
+        for evidence in found.evidence:
+            to.print(f"- {evidence.kind}: {evidence.ref}", soft_wrap=True)
+    return 0
+
+
+def _bench(rest: list[str]) -> int:
+    try:
+        module = importlib.import_module("sglang_guards.bench.cli")
+    except ImportError as error:
+        raise CouldNotCheck(
+            f"bench is not available here: {error}", "it needs torch, triton and a GPU"
+        ) from None
+    return int(module.main(rest))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
