@@ -37,25 +37,37 @@ def names_in(node: ast.AST) -> Iterator[str]:
             yield item.attr
 
 
-@probe("expert_block_check", "Block-FP8 experts are refused where a rank's share of them is no multiple of the block.")
+@probe(
+    "expert_block_check",
+    "Block-FP8 experts are refused where a rank's share of them is no multiple of the block.",
+)
 def expert_block_check(source: Source) -> Answer:
     where = at(source, source.need(FP8), r"^ +if intermediate_size_per_partition % block_n != 0:")
     return Answer(True if where else None, where)
 
 
-@probe("expert_block_padded_by_aiter", "AITER pads block-FP8 experts, so that it takes shares off the block size.")
+@probe(
+    "expert_block_padded_by_aiter",
+    "AITER pads block-FP8 experts, so that it takes shares off the block size.",
+)
 def expert_block_padded_by_aiter(source: Source) -> Answer:
     where = at(source, source.need(FP8), r"^ +if not \(_use_aiter and padding_size == block_n == block_k\):")
     return Answer(where is not None, where)
 
 
-@probe("linear_block_check", "Block-FP8 linear layers are refused where a rank's share is no multiple of the block.")
+@probe(
+    "linear_block_check",
+    "Block-FP8 linear layers are refused where a rank's share is no multiple of the block.",
+)
 def linear_block_check(source: Source) -> Answer:
     where = at(source, source.need(FP8), r"^ +if output_partition_size % block_n != 0:")
     return Answer(True if where else None, where)
 
 
-@probe("fp8_cutlass_without_runner", "FP8 experts get no runner for flashinfer_cutlass and die in the first forward.")
+@probe(
+    "fp8_cutlass_without_runner",
+    "FP8 experts get no runner for flashinfer_cutlass and die in the first forward.",
+)
 def fp8_cutlass_without_runner(source: Source) -> Answer:
     code = source.function(FP8, "Fp8MoEMethod.create_moe_runner")
     asked = {name for name in names_in(code.node) if name.startswith("is_")}
@@ -64,7 +76,9 @@ def fp8_cutlass_without_runner(source: Source) -> Answer:
     return Answer("is_flashinfer_cutlass" not in asked, code.where())
 
 
-@probe("fp8_aiter_layout_for_any_runner", "FP8 experts are shuffled for AITER even where Triton will read them.")
+@probe(
+    "fp8_aiter_layout_for_any_runner", "FP8 experts are shuffled for AITER even where Triton will read them."
+)
 def fp8_aiter_layout_for_any_runner(source: Source) -> Answer:
     apply = source.function(FP8, "Fp8MoEMethod.apply")
     if "is_aiter" not in set(names_in(apply.node)):
@@ -94,7 +108,9 @@ def mxfp8_experts_need_sm100(source: Source) -> Answer:
     return Answer(where is not None, where)
 
 
-@probe("fp4_experts_unknown_to_trtllm", "FP4 experts of an FP8 checkpoint have no method for flashinfer_trtllm.")
+@probe(
+    "fp4_experts_unknown_to_trtllm", "FP4 experts of an FP8 checkpoint have no method for flashinfer_trtllm."
+)
 def fp4_experts_unknown_to_trtllm(source: Source) -> Answer:
     code = source.function(FP8, "Fp8Config.get_quant_method")
     asked = set(names_in(code.node))
@@ -123,7 +139,9 @@ def mxfp4_has_triton_lora(source: Source) -> Answer:
     if call is None:
         raise Unknown("the LoRA layers do not ask for Triton weights")
     method = source.function(MXFP4, "Mxfp4MoEMethod")
-    has = any(isinstance(n, ast.FunctionDef) and n.name == "get_triton_quant_info" for n in ast.walk(method.node))
+    has = any(
+        isinstance(n, ast.FunctionDef) and n.name == "get_triton_quant_info" for n in ast.walk(method.node)
+    )
     return Answer(has, call)
 
 
@@ -135,16 +153,24 @@ def lora_experts_know_ep(source: Source) -> Answer:
     return Answer(where is not None, where or at(source, LORA_POOL, r"num_local_experts|num_experts"))
 
 
-@probe("virtual_experts_lose_up_half", "With virtual experts the up half of gated experts reads the gate's LoRA factor.")
+@probe(
+    "virtual_experts_lose_up_half",
+    "With virtual experts the up half of an expert reads the gate LoRA factor.",
+)
 def virtual_experts_lose_up_half(source: Source) -> Answer:
     rel = source.need(LORA_RUNNERS)
     calls = at(source, rel, r"lora_use_virtual_experts")
     if calls is None:
         raise Unknown("no virtual experts")
-    return Answer(at(source, rel, r"a_output_slices\s*=") is None, at(source, rel, r"a_output_slices\s*=") or calls)
+    return Answer(
+        at(source, rel, r"a_output_slices\s*=") is None, at(source, rel, r"a_output_slices\s*=") or calls
+    )
 
 
-@probe("w4afp8_deepep_call_incomplete", "The W4AFP8 + DeepEP combine calls its kernel without one of its arguments.")
+@probe(
+    "w4afp8_deepep_call_incomplete",
+    "The W4AFP8 + DeepEP combine calls its kernel without one of its arguments.",
+)
 def w4afp8_deepep_call_incomplete(source: Source) -> Answer:
     kernel = source.function(EP_KERNELS, "deepep_post_reorder_triton_kernel")
     caller = source.function(W4A8, "cutlass_w4a8_moe_deepep_normal")

@@ -1,0 +1,368 @@
+"""LNC: parallelism, overlap, CUDA graph and determinism against the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sglang_guards.launch import Launch
+from sglang_guards.report import Finding, Fix, Severity
+from sglang_guards.rules import Rule, rule
+from sglang_guards.rules.hazard_common import (
+    NO_A2A,
+    TRTLLM,
+    env_on,
+    has_lora,
+    is_moe,
+    issue,
+    line,
+    major,
+    reported_in,
+    typed,
+)  # fmt: skip
+
+#: Architectures built on DeepseekV2MoE, which reads SGLANG_SHARED_EXPERT_TP1.
+_DEEPSEEK_MOE = (
+    "DeepseekV2For", "DeepseekV3For", "DeepseekV32For", "GlmMoeDsa", "KimiK25", "MistralLarge3", "DeepseekV4For",
+)  # fmt: skip
+#: Deterministic inference reported as broken and still open: architecture -> (report, from how many GPUs).
+_NOT_DETERMINISTIC = {"GptOssForCausalLM": (19431, 2), "Qwen3_5ForConditionalGeneration": (31261, 1)}
+_SCATTER_NEEDS = (
+    "args.enable_dp_attention", "args.dp_size", "args.ep_size", "args.tp_size", "args.moe_a2a_backend",
+    "source.reduce_scatterv_sums", "source.reduce_scatterv_needs_full_dp",
+)  # fmt: skip
+
+
+def _dp_attention(launch: Launch) -> bool:
+    """DP attention by its flag or, where the flag is deprecated, by its size."""
+    return bool(launch.get("args.enable_dp_attention")) or int(launch.get("args.attn_dp_size") or 1) > 1
+
+
+def _exit_sums(launch: Launch) -> bool:
+    """Whether the layers' exit sums the ranks' outputs: DP attention with EP = DP and no all-to-all backend."""
+    dp = int(launch.get("args.attn_dp_size") or 1)
+    dp = dp if dp > 1 else int(launch["args.dp_size"])
+    if dp <= 1 or dp != int(launch["args.ep_size"]) or launch["args.moe_a2a_backend"] not in NO_A2A:
+        return False
+    if launch["source.reduce_scatterv_sums"] is not True:
+        return False
+    return launch["source.reduce_scatterv_needs_full_dp"] is False or dp == int(launch["args.tp_size"])
+
+
+@rule(
+    "LNC101",
+    "gpt-oss-dp-attention-with-expert-parallelism",
+    Severity.ERROR,
+    summary="gpt-oss sums its experts' output twice under DP attention with EP",
+    needs=(*_SCATTER_NEEDS, "source.gpt_oss_sums_twice"),
+    evidence=(issue(37187),),
+    applies=lambda launch: launch.get("model.architecture") == "GptOssForCausalLM" and _dp_attention(launch),
+)
+def gpt_oss_twice(rule: Rule, launch: Launch) -> Iterator[Finding]:
+    """gpt-oss with DP attention and as many EP ranks as DP ranks.
+
+    ## What it checks
+    No all-to-all backend, DP attention, EP equal to DP (and to TP where the installed source asks for it), and a
+    model that all-reduces its experts' output before the exit of the layer sums it again.
+
+    ## Why it matters
+    The expert output is scaled by the number of ranks while the residual is not.
+
+    ## When it hurts
+    From the first token: garbage (GSM8K 0 of 128 in the report), without an error.
+
+    ## Fix
+    Remove --ep-size, or DP attention, or use a release that skips the first sum (0.5.20 does).
+    """
+    if launch["source.gpt_oss_sums_twice"] and _exit_sums(launch):
+        yield rule.finding(
+            flags=typed(launch, "enable_dp_attention", "ep_size"),
+            fact=f"the experts' output is all-reduced in the model ({launch.where('source.gpt_oss_sums_twice')}) and "
+            f"summed again at the layer's exit ({launch.where('source.reduce_scatterv_sums')})",
+            when="from the first token the output is garbage, without an error",
+            fix=Fix("remove --ep-size", {"ep_size": 1}, "display"),
+            evidence=(line(launch, "gpt_oss_sums_twice"),),
+        )
+
+
+@rule(
+    "LNC102",
+    "replicated-shared-expert-counted-per-rank",
+    Severity.ERROR,
+    summary="the replicated shared expert is counted once per rank",
+    needs=(
+        *_SCATTER_NEEDS,
+        "gpu.platform",
+        "model.num_shared_experts",
+        "source.shared_expert_tp1_overcounted",
+    ),
+    evidence=(issue(31475), issue(35535)),
+    applies=lambda launch: (
+        env_on(launch, "SGLANG_SHARED_EXPERT_TP1")
+        and _dp_attention(launch)
+        and str(launch.get("model.architecture") or "").startswith(_DEEPSEEK_MOE)
+    ),
+)
+def shared_expert(rule: Rule, launch: Launch) -> Iterator[Finding]:
+    """SGLANG_SHARED_EXPERT_TP1=1 with DP attention and EP.
+
+    ## What it checks
+    The switch is on, the model is of the DeepseekV2MoE family with a shared expert that is not fused, the layer's
+    exit sums over the ranks, and the installed model adds the shared expert on every rank before that.
+
+    ## Why it matters
+    The sum then holds the shared expert once per EP rank.
+
+    ## When it hurts
+    From the first token: garbage, without an error.
+
+    ## Fix
+    Unset SGLANG_SHARED_EXPERT_TP1, or use a release that adds it on one rank (0.5.21 does).
+    """
+    if not launch["source.shared_expert_tp1_overcounted"] or not launch["model.num_shared_experts"]:
+        return
+    if launch["gpu.platform"] == "cuda" and _exit_sums(launch):
+        yield rule.finding(
+            flags=("SGLANG_SHARED_EXPERT_TP1=1", *typed(launch, "ep_size", "enable_dp_attention")),
+            fact=f"every rank adds the whole shared expert ({launch.where('source.shared_expert_tp1_overcounted')}) "
+            f"before the exit sums over {launch['args.ep_size']} ranks",
+            when="from the first token the output is garbage, without an error",
+            fix=Fix("unset SGLANG_SHARED_EXPERT_TP1"),
+            evidence=(line(launch, "shared_expert_tp1_overcounted"),),
+        )
+
+
+@rule(
+    "LNC103",
+    "two-batch-overlap-with-fused-shared-experts",
+    Severity.WARNING,
+    summary="two-batch overlap with enforced shared-experts fusion can hang",
+    needs=("source.tbo_refuses_enforced_fusion", "source.tbo_pads_request_ids"),
+    evidence=(issue(24690), issue(27510)),
+    applies=lambda launch: (
+        bool(launch.get("args.enable_two_batch_overlap"))
+        and bool(launch.get("args.enforce_shared_experts_fusion"))
+    ),
+)
+def tbo_fusion(rule: Rule, launch: Launch) -> Iterator[Finding]:
+    """--enable-two-batch-overlap with --enforce-shared-experts-fusion.
+
+    ## What it checks
+    Both are on, and the installed overlap neither refuses the pair nor pads the request ids that it needs.
+
+    ## Why it matters
+    The two halves of the batch then disagree about their sizes.
+
+    ## When it hurts
+    Under concurrent load: the server hangs. To tell: it is gone without --enforce-shared-experts-fusion.
+
+    ## Fix
+    Remove --enforce-shared-experts-fusion.
+    """
+    if (
+        launch["source.tbo_refuses_enforced_fusion"] is False
+        and launch["source.tbo_pads_request_ids"] is False
+    ):
+        yield rule.finding(
+            flags=typed(launch, "enable_two_batch_overlap", "enforce_shared_experts_fusion"),
+            fact=f"the overlap splits request ids without padding them ({launch.where('source.tbo_pads_request_ids')})",
+            when="a hang under concurrent load, in a public report",
+            fix=Fix("remove --enforce-shared-experts-fusion", {"enforce_shared_experts_fusion": None}),
+            evidence=(line(launch, "tbo_pads_request_ids"),),
+        )
+
+
+@rule(
+    "LNC104",
+    "two-batch-overlap-on-cutlass-mxfp4",
+    Severity.WARNING,
+    summary="two-batch overlap hands the CUTLASS MXFP4 runner an empty batch",
+    needs=("args.moe_runner_backend", "gpu.platform", "gpu.sm"),
+    evidence=(issue(38773),),
+    applies=lambda launch: (
+        bool(launch.get("args.enable_two_batch_overlap"))
+        and launch.get("args.moe_runner_backend") == "flashinfer_mxfp4"
+        and _dp_attention(launch)
+    ),
+)
+def tbo_mxfp4(rule: Rule, launch: Launch) -> Iterator[Finding]:
+    """Two-batch overlap and DP attention with flashinfer_mxfp4 on SM90.
+
+    ## What it checks
+    All three are on and the GPU is SM90, where flashinfer_mxfp4 is a CUTLASS kernel.
+
+    ## Why it matters
+    An idle DP rank, or half of a one-request batch, is empty; the kernel rejects its null pointer.
+
+    ## When it hurts
+    Not in warm-up: with the first single-token decode. To tell: send one short request.
+
+    ## Fix
+    Remove --enable-two-batch-overlap.
+    """
+    if major(launch) == 9:
+        yield rule.finding(
+            flags=typed(launch, "enable_two_batch_overlap", "moe_runner_backend"),
+            fact=f"on SM{launch['gpu.sm']} flashinfer_mxfp4 is a CUTLASS kernel, which rejects an empty batch",
+            when="the workers die with the first single-token decode, in a public report",
+            fix=Fix("remove --enable-two-batch-overlap", {"enable_two_batch_overlap": None}),
+        )
+
+
+@rule(
+    "LNC105",
+    "lora-with-replicated-dense-layers",
+    Severity.WARNING,
+    summary="adapters on replicated dense layers do not fit their buffer",
+    needs=("args.moe_dense_tp_size", "args.tp_size", "model.first_k_dense", "lora.enabled"),
+    evidence=(issue(29448),),
+    applies=lambda launch: has_lora(launch) and launch.get("args.moe_dense_tp_size") == 1,
+)
+def lora_dense(rule: Rule, launch: Launch) -> Iterator[Finding]:
+    """--moe-dense-tp-size 1 with LoRA on a model with leading dense layers.
+
+    ## What it checks
+    Adapters are on, the dense layers are replicated over more than one rank, the model has such layers, and the
+    adapters target the gate and up projection or could not be read.
+
+    ## Why it matters
+    The dense layer is whole on every rank, its adapter buffer is sized for a share.
+
+    ## When it hurts
+    When an adapter with weights for a dense layer is registered: a shape mismatch, the server does not start. To
+    tell: look for layers.0 in the adapter's weight names.
+
+    ## Fix
+    Remove --moe-dense-tp-size.
+    """
+    targets = launch.get("lora.target_modules")
+    if not launch["model.first_k_dense"] or int(launch["args.tp_size"]) < 2:
+        return
+    if targets is None or {"all", "gate_up_proj"} & set(targets):
+        yield rule.finding(
+            flags=typed(launch, "moe_dense_tp_size", "lora_paths"),
+            fact=f"the first {launch['model.first_k_dense']} layers are dense and whole on every rank, the adapter "
+            f"buffer holds 1/{launch['args.tp_size']}",
+            when="registering an adapter that has weights for them fails at start-up",
+            fix=Fix("remove --moe-dense-tp-size", {"moe_dense_tp_size": None}, "display"),
+        )
+
+
+@rule(
+    "LNC106",
+    "trtllm-bf16-experts-in-piecewise-graph",
+    Severity.WARNING,
+    summary="bf16 TRT-LLM experts can crash while the piecewise prefill graph is captured",
+    needs=("target.runner", "model.quant_kind", "gpu.platform", "gpu.sm", "args.cuda_graph_max_bs"),
+    evidence=(issue(27712),),
+    applies=lambda launch: (
+        is_moe(launch)
+        and launch.get("args.disable_piecewise_cuda_graph") is False
+        and reported_in(launch, "0.5.12", "0.5.13.post1")
+    ),
+)
+def trtllm_piecewise(rule: Rule, launch: Launch) -> Iterator[Finding]:
+    """Unquantized experts on flashinfer_trtllm with the piecewise CUDA graph and a large batch.
+
+    ## What it checks
+    bf16 experts on TRT-LLM, an SM10x GPU, the piecewise graph on, --cuda-graph-max-bs of 1024 or more as reported, on
+    0.5.12 to 0.5.13.post1. The range is that of the report: nothing in the source was found that decides it.
+
+    ## Why it matters
+    The autotuner may pick a batched GEMM that reads out of bounds at that size.
+
+    ## When it hurts
+    At start-up, while the prefill graph is captured: an illegal memory access. To tell: it is gone without piecewise.
+
+    ## Fix
+    --disable-piecewise-cuda-graph, or another runner.
+    """
+    size = launch["args.cuda_graph_max_bs"]
+    if not isinstance(size, int) or size < 1024:
+        return
+    if (
+        launch["target.runner"] in TRTLLM
+        and launch["model.quant_kind"] == "unquantized"
+        and major(launch) == 10
+    ):
+        yield rule.finding(
+            flags=typed(launch, "moe_runner_backend", "cuda_graph_max_bs"),
+            fact=f"bf16 experts on {launch['target.runner']} with the piecewise graph on and batches up to {size}",
+            when="an illegal memory access while the prefill graph is captured, in a public report",
+            fix=Fix("add --disable-piecewise-cuda-graph", {"disable_piecewise_cuda_graph": True}),
+        )
+
+
+@rule(
+    "LNC107",
+    "deterministic-mode-with-a-sum-by-batch-size",
+    Severity.WARNING,
+    summary="the sum over experts depends on the batch size in deterministic mode",
+    needs=("target.runner", "args.max_running_requests", "source.moe_sum_ignores_determinism"),
+    evidence=(issue(20509),),
+    applies=lambda launch: is_moe(launch) and bool(launch.get("args.enable_deterministic_inference")),
+)
+def batch_dependent_sum(rule: Rule, launch: Launch) -> Iterator[Finding]:
+    """Deterministic inference with experts whose sum changes its kernel at 32 tokens.
+
+    ## What it checks
+    Deterministic mode is on, the experts run on Triton, more than 32 requests may decode together, and the installed
+    sum over experts picks its kernel by the number of tokens without looking at the mode.
+
+    ## Why it matters
+    The two kernels round differently, so a request's text depends on who else is in the batch.
+
+    ## When it hurts
+    When the number of running requests crosses 32. To tell: send the same prompt alone and among 40 others.
+
+    ## Fix
+    --max-running-requests 32, or a release whose sum looks at the mode (0.5.14 does).
+    """
+    running = launch["args.max_running_requests"]
+    if launch["target.runner"] != "triton" or (isinstance(running, int) and running <= 32):
+        return
+    if launch["source.moe_sum_ignores_determinism"]:
+        yield rule.finding(
+            flags=typed(launch, "enable_deterministic_inference"),
+            fact=f"up to 32 tokens are summed by another kernel than more, in this mode too "
+            f"({launch.where('source.moe_sum_ignores_determinism')})",
+            when="the same prompt gives different text once the batch crosses 32 tokens",
+            fix=Fix("add --max-running-requests 32", {"max_running_requests": 32}, "display"),
+            evidence=(line(launch, "moe_sum_ignores_determinism"),),
+        )
+
+
+@rule(
+    "LNC108",
+    "deterministic-mode-not-covering-the-model",
+    Severity.WARNING,
+    summary="deterministic mode is reported not to cover this architecture",
+    needs=("model.architecture", "args.tp_size"),
+    evidence=(issue(19431), issue(31261)),
+    applies=lambda launch: bool(launch.get("args.enable_deterministic_inference")),
+)
+def not_deterministic(rule: Rule, launch: Launch) -> Iterator[Finding]:
+    """--enable-deterministic-inference on an architecture with an open report.
+
+    ## What it checks
+    The architecture is one for which a report of differing outputs is open: gpt-oss with TP above 1, and Qwen3.5's
+    dense hybrid. It rests on reports alone; nothing in the source was found that decides it.
+
+    ## Why it matters
+    Some kernel of the model is not batch-invariant, and the mode does not replace it.
+
+    ## When it hurts
+    When the batch grows (past eight requests for gpt-oss). To tell: SGLang's own deterministic test,
+    `python -m sglang.test.test_deterministic`.
+
+    ## Fix
+    Do not rely on bit-equal outputs of this model.
+    """
+    number, ranks = _NOT_DETERMINISTIC.get(str(launch["model.architecture"]), (0, 0))
+    if number and int(launch["args.tp_size"]) >= ranks:
+        yield rule.finding(
+            flags=typed(launch, "enable_deterministic_inference"),
+            fact=f"for {launch['model.architecture']} a report of differing outputs is open (#{number})",
+            when="outputs change with the batch size; to tell, run SGLang's deterministic test",
+            fix=None,
+            evidence=(issue(number),),
+        )

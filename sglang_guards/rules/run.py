@@ -1,0 +1,356 @@
+"""RUN1xx: experts that the asked-for runner cannot run, or runs wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sglang_guards.launch import Launch
+from sglang_guards.report import Evidence, Finding, Fix, Severity
+from sglang_guards.rules import Rule, rule
+from sglang_guards.rules.hazard_common import (
+    TRTLLM,
+    env_on,
+    is_moe,
+    issue,
+    line,
+    major,
+    typed,
+)
+
+_AUTO = Fix("remove --moe-runner-backend: SGLang then picks a runner that fits", {"moe_runner_backend": None})
+
+
+def _backend(launch: Launch) -> str:
+    return str(launch.get("args.moe_runner_backend") or "auto")
+
+
+@rule(
+    "RUN101",
+    "fp8-experts-on-flashinfer-cutlass",
+    Severity.ERROR,
+    summary="FP8 experts have no runner for flashinfer_cutlass",
+    needs=("args.moe_runner_backend", "model.quant_kind", "source.fp8_cutlass_without_runner"),
+    evidence=(issue(27951),),
+    applies=lambda launch: is_moe(launch) and _backend(launch) == "flashinfer_cutlass",
+)
+def fp8_cutlass(rule: Rule, launch: Launch) -> Iterator[Finding]:
+    """FP8 experts with --moe-runner-backend flashinfer_cutlass.
+
+    ## What it checks
+    The checkpoint's experts are FP8, the runner is flashinfer_cutlass, and the installed FP8 method builds no runner
+    for it. Newer releases fall back to Triton instead, and the rule is silent.
+
+    ## Why it matters
+    The argument check lets it pass when --quantization is not spelled out, and the method then keeps no runner at all.
+
+    ## When it hurts
+    After the weights have loaded: the first forward, during CUDA-graph capture, dies with an AttributeError.
+
+    ## Fix
+    Leave the runner to SGLang, or name triton.
+    """
+    if launch["model.quant_kind"] == "fp8" and launch["source.fp8_cutlass_without_runner"]:
+        yield rule.finding(
+            flags=typed(launch, "moe_runner_backend"),
+            fact=f"the FP8 expert method builds runners for Triton, DeepGEMM and TRT-LLM only "
+            f"({launch.where('source.fp8_cutlass_without_runner')})",
+            when="after the weights have loaded, the first forward dies with an AttributeError",
+            fix=_AUTO,
+            evidence=(line(launch, "fp8_cutlass_without_runner"),),
+        )
+
+
+@rule(
+    "RUN102",
+    "quark-mxfp4-experts-without-aiter",
+    Severity.ERROR,
+    summary="Quark MXFP4 experts run on AITER only",
+    needs=("args.moe_runner_backend", "model.quant_kind", "source.quark_mxfp4_needs_aiter"),
+    evidence=(Evidence("report", "https://github.com/AMD-AGI/Hyperloom/issues/1036"),),
+    applies=lambda launch: is_moe(launch) and _backend(launch) not in ("auto", "aiter"),
+)
+def quark_mxfp4(rule: Rule, launch: Launch) -> Iterator[Finding]:
+    """Quark MXFP4 experts with a runner other than AITER.
+
+    ## What it checks
+    The checkpoint's experts are Quark MXFP4, --moe-runner-backend names another runner than aiter, and the installed
+    scheme builds a runner for AITER only.
+
+    ## Why it matters
+    There is no other kernel for these weights; auto would have taken AITER.
+
+    ## When it hurts
+    In the first forward, or while the model loads where SGLang says so itself.
+
+    ## Fix
+    Remove --moe-runner-backend, or name aiter.
+    """
+    if launch["model.quant_kind"] == "quark_mxfp4" and launch["source.quark_mxfp4_needs_aiter"]:
+        yield rule.finding(
+            flags=typed(launch, "moe_runner_backend"),
+            fact=f"the Quark MXFP4 scheme builds no runner for {_backend(launch)} "
+            f"({launch.where('source.quark_mxfp4_needs_aiter')})",
+            when="the workers die at model load or in the first forward",
+            fix=_AUTO,
+            evidence=(line(launch, "quark_mxfp4_needs_aiter"),),
+        )
+
+
+@rule(
+    "RUN103",
+    "aiter-weights-read-by-triton",
+    Severity.ERROR,
+    summary="FP8 experts are laid out for AITER and read by Triton",
+    needs=(
+        "gpu.platform",
+        "args.moe_runner_backend",
+        "model.quant_kind",
+        "model.quant_block",
+        "source.fp8_aiter_layout_for_any_runner",
+    ),
+    evidence=(Evidence("report", "https://github.com/AMD-AGI/Hyperloom/pull/1459"),),
+    applies=lambda launch: (
+        is_moe(launch) and _backend(launch) == "triton" and env_on(launch, "SGLANG_USE_AITER")
+    ),
+)
+def aiter_layout(rule: Rule, launch: Launch) -> Iterator[Finding]:
+    """SGLANG_USE_AITER=1 together with --moe-runner-backend triton on ROCm.
+
+    ## What it checks
+    The switch is on, the experts are block-FP8, the runner is Triton, and the installed method shuffles the weights
+    for AITER without looking at the runner.
+
+    ## Why it matters
+    Triton reads the shuffled weights as if they were in their own order.
+
+    ## When it hurts
+    From the first token: wrong text, no error (GSM8K 0 in the report).
+
+    ## Fix
+    Remove --moe-runner-backend: auto follows the switch. Or unset SGLANG_USE_AITER.
+    """
+    if (
+        launch["gpu.platform"] != "hip"
+        or launch["model.quant_kind"] != "fp8"
+        or not launch["model.quant_block"]
+    ):
+        return
+    if launch["source.fp8_aiter_layout_for_any_runner"]:
+        yield rule.finding(
+            flags=("SGLANG_USE_AITER=1", *typed(launch, "moe_runner_backend")),
+            fact=f"the experts are shuffled for AITER whichever runner reads them "
+            f"({launch.where('source.fp8_aiter_layout_for_any_runner')})",
+            when="from the first token the output is wrong, without an error",
+            fix=_AUTO,
+            evidence=(line(launch, "fp8_aiter_layout_for_any_runner"),),
+        )
+
+
+@rule(
+    "RUN104",
+    "mxfp8-experts-off-sm100",
+    Severity.ERROR,
+    summary="MXFP8 experts have no kernel on this GPU",
+    needs=("gpu.platform", "gpu.sm", "model.quant", "source.mxfp8_experts_need_sm100"),
+    evidence=(Evidence("report", "https://github.com/kvcache-ai/ktransformers/issues/2058"),),
+    applies=lambda launch: (
+        is_moe(launch) and "mxfp8" in (launch.get("model.quant"), launch.get("args.quantization"))
+    ),
+)
+def mxfp8_gpu(rule: Rule, launch: Launch) -> Iterator[Finding]:
+    """MXFP8 experts on a CUDA GPU other than SM100.
+
+    ## What it checks
+    The experts are MXFP8, by the checkpoint or by --quantization, and the GPU is CUDA but not of the SM10x family.
+
+    ## Why it matters
+    SGLang overrides the runner that was asked for, and the kernel that it takes is built for SM10x (and ROCm gfx95).
+
+    ## When it hurts
+    Once the weights are read: a RuntimeError in every worker while they are repacked.
+
+    ## Fix
+    Use a block-FP8 or bf16 checkpoint on this GPU.
+    """
+    if (
+        launch["gpu.platform"] != "cuda"
+        or major(launch) == 10
+        or env_on(launch, "SGLANG_FORCE_MXFP8_BLOCK_CONVERT")
+    ):
+        return
+    if launch["source.mxfp8_experts_need_sm100"]:
+        yield rule.finding(
+            flags=typed(launch, "quantization"),
+            fact=f"this launch targets SM{launch['gpu.sm']}; MXFP8 experts raise on every CUDA GPU but SM10x "
+            f"({launch.where('source.mxfp8_experts_need_sm100')})",
+            when="a RuntimeError in every worker, once the weights are read",
+            fix=Fix("use a block-FP8 or bf16 checkpoint on this GPU"),
+            evidence=(line(launch, "mxfp8_experts_need_sm100"),),
+        )
+
+
+@rule(
+    "RUN105",
+    "w4afp8-experts-with-deepep",
+    Severity.ERROR,
+    summary="the W4AFP8 combine under DeepEP calls its kernel wrongly",
+    needs=("model.quant", "args.moe_a2a_backend", "args.deepep_mode", "source.w4afp8_deepep_call_incomplete"),
+    evidence=(issue(33660),),
+    applies=lambda launch: (
+        launch.get("model.quant") == "w4afp8" and launch.get("args.moe_a2a_backend") == "deepep"
+    ),
+)
+def w4afp8_deepep(rule: Rule, launch: Launch) -> Iterator[Finding]:
+    """W4AFP8 experts with --moe-a2a-backend deepep.
+
+    ## What it checks
+    Both are on, DeepEP's normal mode is in use (prefill takes it unless --deepep-mode low_latency), and the installed
+    combine leaves out an argument that its kernel requires.
+
+    ## Why it matters
+    A refactoring added the argument to the kernel and not to this call.
+
+    ## When it hurts
+    Start-up may pass; every rank dies at the first prefill with a TypeError.
+
+    ## Fix
+    Run without DeepEP (--moe-a2a-backend none), or a release that passes the argument.
+    """
+    if launch.get("args.deepep_mode") != "low_latency" and launch["source.w4afp8_deepep_call_incomplete"]:
+        missing = launch.fact("source.w4afp8_deepep_call_incomplete")
+        yield rule.finding(
+            flags=typed(launch, "quantization", "moe_a2a_backend"),
+            fact=f"the combine calls deepep_post_reorder_triton_kernel without one of its arguments ({missing.where})",
+            when="every rank dies at the first prefill",
+            fix=Fix("remove --moe-a2a-backend deepep", {"moe_a2a_backend": None}, applicability="display"),
+            evidence=(line(launch, "w4afp8_deepep_call_incomplete"),),
+        )
+
+
+@rule(
+    "RUN106",
+    "fp4-experts-on-trtllm",
+    Severity.WARNING,
+    summary="FP4 experts of an FP8 checkpoint do not fit the flashinfer_trtllm runner",
+    needs=("args.moe_runner_backend", "model.config", "model.quant", "source.fp4_experts_unknown_to_trtllm"),
+    evidence=(issue(26324),),
+    applies=lambda launch: is_moe(launch) and _backend(launch) in TRTLLM,
+)
+def fp4_experts(rule: Rule, launch: Launch) -> Iterator[Finding]:
+    """DeepSeek-V4-style FP4 experts with flashinfer_trtllm.
+
+    ## What it checks
+    The checkpoint is FP8 with `expert_dtype` fp4, the runner is flashinfer_trtllm, and the installed FP8 method has
+    no branch for that pair (it has for flashinfer_mxfp4 and marlin).
+
+    ## Why it matters
+    The experts are then handed to the FP8 path of the runner.
+
+    ## When it hurts
+    Reported for 0.5.12 on B200: an assertion in the first forward. To tell: the server does not get past CUDA-graph
+    capture.
+
+    ## Fix
+    --moe-runner-backend flashinfer_mxfp4.
+    """
+    config = launch["model.config"]
+    if config.get("expert_dtype") != "fp4" or env_off(launch) or launch["model.quant"] != "fp8":
+        return
+    if launch["source.fp4_experts_unknown_to_trtllm"]:
+        yield rule.finding(
+            flags=typed(launch, "moe_runner_backend"),
+            fact=f"the checkpoint's experts are FP4, for which the FP8 method has no {_backend(launch)} branch "
+            f"({launch.where('source.fp4_experts_unknown_to_trtllm')})",
+            when="an assertion in the first forward; to tell, watch whether CUDA-graph capture ends",
+            fix=Fix("use --moe-runner-backend flashinfer_mxfp4", {"moe_runner_backend": "flashinfer_mxfp4"}),
+            evidence=(line(launch, "fp4_experts_unknown_to_trtllm"),),
+        )
+
+
+def env_off(launch: Launch) -> bool:
+    """Whether the FP4 experts are switched off by hand (a checkpoint converted to FP8)."""
+    return launch.env.get("SGLANG_DSV4_FP4_EXPERTS", "").strip().lower() in ("0", "false")
+
+
+@rule(
+    "RUN107",
+    "minimax-m2-nvfp4-on-trtllm",
+    Severity.WARNING,
+    summary="flashinfer_trtllm does not know how MiniMax-M2 routes",
+    needs=(
+        "args.moe_runner_backend",
+        "model.architecture",
+        "model.quant_kind",
+        "source.minimax_m2_names_routing",
+    ),
+    evidence=(issue(26324), issue(32229)),
+    applies=lambda launch: _backend(launch) == "flashinfer_trtllm",
+)
+def minimax_routing(rule: Rule, launch: Launch) -> Iterator[Finding]:
+    """MiniMax-M2 NVFP4 with the plain flashinfer_trtllm runner.
+
+    ## What it checks
+    The model is MiniMax-M2 with NVFP4 experts, the runner is flashinfer_trtllm (which routes inside its kernel), and
+    the installed model does not name its routing method.
+
+    ## Why it matters
+    The kernel then routes with its default, which is not MiniMax's sigmoid scoring with a bias.
+
+    ## When it hurts
+    Reported for 0.5.12: corrupted text from the first token, at any TP; later releases stop at start-up instead. To
+    tell: ask for one sentence and read it.
+
+    ## Fix
+    --moe-runner-backend flashinfer_trtllm_routed (routes outside the kernel) or flashinfer_cutlass.
+    """
+    fp4 = launch["model.quant_kind"] in ("modelopt_fp4", "nvfp4", "ct_nvfp4")
+    if not fp4 or not str(launch["model.architecture"]).startswith("MiniMaxM2"):
+        return
+    if launch["source.minimax_m2_names_routing"] is False:
+        yield rule.finding(
+            flags=typed(launch, "moe_runner_backend"),
+            fact=f"the model names no routing method ({launch.where('source.minimax_m2_names_routing')}), so the "
+            "kernel routes with its default",
+            when="corrupted text from the first token, or a refusal at start-up in later releases; to tell, read one "
+            "answer",
+            fix=Fix(
+                "use --moe-runner-backend flashinfer_trtllm_routed",
+                {"moe_runner_backend": "flashinfer_trtllm_routed"},
+            ),
+            evidence=(line(launch, "minimax_m2_names_routing"),),
+        )
+
+
+@rule(
+    "RUN108",
+    "trtllm-runner-off-sm100",
+    Severity.WARNING,
+    summary="the TRT-LLM MoE runner has no kernel on this GPU",
+    needs=("args.moe_runner_backend", "gpu.platform", "gpu.sm"),
+    evidence=(Evidence("source", "arg_groups/overrides.py: «trtllm-gen MoE kernels are SM100-only»"),),
+    applies=lambda launch: is_moe(launch) and _backend(launch) in TRTLLM,
+)
+def trtllm_gpu(rule: Rule, launch: Launch) -> Iterator[Finding]:
+    """flashinfer_trtllm on a GPU outside the SM10x family.
+
+    ## What it checks
+    The resolved runner is flashinfer_trtllm or flashinfer_trtllm_routed and the GPU is not SM10x.
+
+    ## Why it matters
+    FlashInfer ships these kernels for SM10x; SGLang itself avoids them on SM120 for NVFP4 and takes the choice of
+    the operator for the rest.
+
+    ## When it hurts
+    In the first forward, after the weights have loaded. To tell: the worker's log names a missing kernel or
+    architecture.
+
+    ## Fix
+    Remove --moe-runner-backend.
+    """
+    if launch["gpu.platform"] == "cuda" and major(launch) != 10 and launch.get("model.quant") != "mxfp8":
+        yield rule.finding(
+            flags=typed(launch, "moe_runner_backend"),
+            fact=f"this launch targets SM{launch['gpu.sm']}; the TRT-LLM MoE kernels are built for SM10x",
+            when="the first forward fails, after the weights have loaded; the log names the missing kernel",
+            fix=_AUTO,
+        )
