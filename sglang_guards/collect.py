@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -157,7 +158,10 @@ def cached_config(path_or_repo: str, name: str = "config.json") -> dict[str, Any
         from huggingface_hub import try_to_load_from_cache
     except ImportError:
         return None
-    found = try_to_load_from_cache(path_or_repo, name)
+    try:
+        found = try_to_load_from_cache(path_or_repo, name)
+    except ValueError:  # HFValidationError: no name of a repository
+        return None
     return _json(Path(found)) if isinstance(found, str) else None
 
 
@@ -237,6 +241,6 @@ def _path_of(entry: Any) -> str:
     if isinstance(entry, Mapping):
         return str(entry.get("lora_path") or entry.get("path") or "")
     text = str(entry)
-    if "lora_path='" in text:  # LoRARef(lora_id=..., lora_name=..., lora_path='...')
-        return text.split("lora_path='", 1)[1].split("'", 1)[0]
+    if named := re.search(r"\blora_path='?([^',)]+)", text):  # LoRARef(lora_id=…, lora_name=…, lora_path=…, …)
+        return named[1]
     return text.split("=", 1)[1] if "=" in text else text
