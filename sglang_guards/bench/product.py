@@ -1,0 +1,97 @@
+"""`sglang-guards bench`: measure the flag for one model on this machine and remember the answer."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from sglang_guards.bench.profile import Profile, save_profile
+from sglang_guards.bench.shapes import MoeShape, from_config
+
+#: Token counts of the product command: decode, a small batch, prefill chunks.
+DEFAULT_TOKENS = (1, 16, 64, 256, 1024, 4096, 8192, 16384)
+
+
+class CannotMeasure(RuntimeError):
+    """Why nothing could be measured here; the text ends with what to do."""
+
+
+def run(
+    model_config: Path,
+    *,
+    tp: int,
+    ep: int = 1,
+    dtype: str | None = None,
+    tokens: Iterable[int] = DEFAULT_TOKENS,
+    save: bool = True,
+    progress: Callable[[MoeShape, int, dict[str, Any] | None], None] | None = None,
+) -> Profile:
+    """Measure the fused sum for one rank's shard of a model on GPU 0 and store a profile in the user's cache.
+
+    `model_config` is a model folder or config.json; `dtype` bf16, fp16 or fp8 overrides what it says. `progress` is
+    called before (row None) and after each token count. Raises CannotMeasure without a GPU, SGLang or a usable
+    config, and when a result is wrong.
+    """
+    try:
+        shape = from_config(model_config, tp=tp, ep=ep, dtype=dtype)
+    except ValueError as error:
+        raise CannotMeasure(str(error)) from None
+    if not shape.valid:
+        raise CannotMeasure(f"{shape.key}: fp8 blocks of 128 do not divide this shard; SGLang refuses it too")
+    try:
+        import torch
+
+        if not torch.cuda.is_available():
+            raise CannotMeasure(
+                "no CUDA device is visible; run this on the machine that will serve the model"
+            )
+        from sglang_guards.bench import cell, layer
+
+        layer.publish_args()
+        arms = cell.Arms(_changes())
+        where = cell.origin(arms.tree, "sglang-guards bench")
+    except (ImportError, LookupError) as error:
+        raise CannotMeasure(f"SGLang is not usable here: {error}; install it in this environment") from error
+    ratios: dict[int, float] = {}
+    relaxed: dict[int, float] = {}
+    weights = layer.Weights(shape)
+    for count in tokens:
+        if progress:
+            progress(shape, count, None)
+        try:
+            row = cell.measure(arms, weights, count)
+        except ValueError as error:
+            raise CannotMeasure(f"{shape.key} at {count} tokens: {error}") from error
+        except torch.cuda.OutOfMemoryError:
+            break
+        ratios[count] = row["arms"]["on"]["speedup"]
+        if "relaxed" in row["arms"]:
+            relaxed[count] = row["arms"]["relaxed"]["speedup"]
+        if progress:
+            progress(shape, count, row)
+    profile = Profile(
+        device=where["device"],
+        sm=where["sm"],
+        sglang=where["sglang"],
+        fingerprint=where["fingerprint"],
+        shape=shape.key,
+        measured=datetime.date.today().isoformat(),
+        ratios=ratios,
+        relaxed=relaxed,
+    )
+    if save and ratios:
+        save_profile(profile)
+    return profile
+
+
+def _changes() -> dict[str, Any]:
+    """The relaxed arm where the installed kernel still has the line that it changes."""
+    from sglang_guards.bench import cell, kernels
+
+    try:
+        kernels.relaxed(kernels.texts(kernels.root()))
+    except ValueError:
+        return {}
+    return cell.default_changes()

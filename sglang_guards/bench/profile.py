@@ -1,0 +1,115 @@
+"""Profiles: what the fused sum costs or gains on one device with one SGLang source, one JSON file per shape.
+
+    {"schema": 1, "device": "NVIDIA H200", "sm": 90, "sglang": "0.5.15", "fingerprint": "0123456789ab",
+     "shape": "E128-N384-H4096-K8-fp8", "measured": "2026-11-29", "ratios": {"64": 0.95, …}, "relaxed": {"64": 1.02, …}}
+
+A ratio is time without the flag over time with it: below 1 the flag is slower.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Ratios by token count, as measured on `device` with the SGLang source `fingerprint`."""
+
+    device: str
+    sm: int
+    sglang: str
+    fingerprint: str
+    shape: str
+    measured: str
+    ratios: Mapping[int, float]
+    relaxed: Mapping[int, float] = field(default_factory=dict)
+    schema: int = SCHEMA
+
+    def at(self, tokens: int) -> float | None:
+        """The ratio at the measured token count nearest to `tokens` on a log scale; None outside a factor of two."""
+        if not self.ratios or tokens < 1:
+            return None
+        near = min(self.ratios, key=lambda t: max(t / tokens, tokens / t))
+        return self.ratios[near] if max(near / tokens, tokens / near) <= 2 else None
+
+    @property
+    def worst(self) -> tuple[int, float]:
+        """(tokens, ratio) where the flag loses most or gains least."""
+        return min(self.ratios.items(), key=lambda item: item[1])
+
+
+def cache_folder(env: Mapping[str, str] | None = None) -> Path:
+    """Where profiles lie: $XDG_CACHE_HOME/sglang-guards/profiles, by default under ~/.cache."""
+    values = os.environ if env is None else env
+    home = values.get("XDG_CACHE_HOME") or str(Path(values.get("HOME") or Path.home()) / ".cache")
+    return Path(home) / "sglang-guards" / "profiles"
+
+
+def _path(folder: Path, device: str, fingerprint: str, shape: str) -> Path:
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "_", f"{device}--{fingerprint}--{shape}")
+    return folder / f"{safe}.json"
+
+
+def save_profile(profile: Profile, folder: Path | None = None) -> Path:
+    """Write the profile and return its path; an older one of the same device, source and shape is replaced."""
+    path = _path(folder or cache_folder(), profile.device, profile.fingerprint, profile.shape)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    spare = path.with_suffix(f".{os.getpid()}.tmp")
+    spare.write_text(json.dumps(asdict(profile), indent=1) + "\n", encoding="utf-8")
+    spare.replace(path)
+    return path
+
+
+def load_profile(device: str, fingerprint: str, shape: str, folder: Path | None = None) -> Profile | None:
+    """The profile measured on this device with this SGLang source, else None. Never raises: a damaged file, another
+    schema, or a file that says something else inside than its name is no profile."""
+    try:
+        path = _path(folder or cache_folder(), device, fingerprint, shape)
+        profile = _parse(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError):
+        return None
+    same = profile.device == device and profile.fingerprint == fingerprint and profile.shape == shape
+    return profile if same and profile.ratios else None
+
+
+def _parse(raw: Mapping[str, Any]) -> Profile:
+    if raw["schema"] != SCHEMA:
+        raise ValueError("another schema")
+    return Profile(
+        device=str(raw["device"]),
+        sm=int(raw["sm"]),
+        sglang=str(raw["sglang"]),
+        fingerprint=str(raw["fingerprint"]),
+        shape=str(raw["shape"]),
+        measured=str(raw["measured"]),
+        ratios={int(k): float(v) for k, v in raw["ratios"].items()},
+        relaxed={int(k): float(v) for k, v in raw.get("relaxed", {}).items()},
+    )
+
+
+def measured_ratio(
+    device: str, fingerprint: str, shape: str, tokens: int, folder: Path | None = None
+) -> float | None:
+    """Time without the flag over time with it, from a profile of exactly this device and source; None where nobody
+    measured this shape near `tokens` (within a factor of two)."""
+    profile = load_profile(device, fingerprint, shape, folder)
+    return profile.at(tokens) if profile else None
+
+
+@cache
+def shipped_results() -> Mapping[str, Any]:
+    """Results that ship with the package: `device`, `sglang`, and `shapes`: key -> tokens -> ratio. Made from
+    benchmarks/results by benchmarks/report.py; a figure of another device than the reader's, so name it."""
+    text = resources.files("sglang_guards").joinpath("data/fused_sum_h200.json").read_text(encoding="utf-8")
+    loaded: Mapping[str, Any] = json.loads(text)
+    return loaded
