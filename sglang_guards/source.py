@@ -226,17 +226,18 @@ class Source:
 
     def _cut(self, rel: str, qualname: str) -> Code | None:
         text = self.text(rel) or ""
-        start, stop = 0, len(text)
+        start, inside, stop, depth = 0, 0, len(text), 0
         for name in qualname.split("."):
             heads = re.compile(rf"^( *)(?:async def|def|class) {re.escape(name)}\b", re.MULTILINE)
-            found = list(heads.finditer(text, start, stop))
+            found = list(heads.finditer(text, inside, stop))
             if not found:
                 return None
             depth = min(len(head[1]) for head in found)
             head = [one for one in found if len(one[1]) == depth][
                 -1
             ]  # of two definitions the later one counts
-            start, stop = head.start(), min(stop, next(block_ends(text, head.start(), depth)))
+            start, inside = head.start(), head.end()
+            stop = min(stop, next(block_ends(text, start, depth)))
         return Code(rel, parse_at(text, start, depth))
 
     def naming(self, code: Code, word: str) -> Sequence[ast.stmt]:

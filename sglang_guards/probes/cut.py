@@ -11,13 +11,21 @@ class Unknown(Exception):
     """Raised inside a probe that cannot tell; its text becomes `Answer.detail`."""
 
 
+#: How a line of code begins, as against prose in a string that reaches the margin.
+_CODE = (
+    r"(?:@|(?:async|def|class|if|elif|else|for|while|try|except|finally|with|match|import|from|return|raise|assert"
+    r"|del|global|nonlocal|pass|break|continue)\b|[\w*\[][\w.\[\]'\", *]*(?:[-+*/|&%@]?=|:|\())"
+)
+_IS_CODE = re.compile(rf" *{_CODE}")
+
+
 def enclosing(text: str, offset: int) -> str | None:
     """Qualified name of the innermost function around a place in the text, None at module level."""
     line = text[text.rfind("\n", 0, offset) + 1 :].split("\n", 1)[0]
     limit, names, in_function = len(line) - len(line.lstrip(" ")), [], False
     for line in reversed(text[:offset].splitlines()):
         depth = len(line) - len(line.lstrip(" "))
-        if depth >= limit or not line.strip() or line.lstrip().startswith(("#", ")")):
+        if depth >= limit or not _IS_CODE.match(line):
             continue
         limit = depth
         if head := re.match(r" *(async def|def|class) (\w+)", line):
@@ -30,7 +38,7 @@ def enclosing(text: str, offset: int) -> str | None:
 
 def block_ends(text: str, start: int, depth: int) -> Iterator[int]:
     """Where a block that begins at `start` may end: at lines that are not deeper, then at the end."""
-    bound = re.compile(rf"^ {{0,{depth}}}(?=[^\s)\]}}#])", re.MULTILINE)
+    bound = re.compile(rf"^ {{0,{depth}}}(?={_CODE})", re.MULTILINE)
     for found in bound.finditer(text, text.find("\n", start) + 1 or len(text)):
         yield found.start()
     yield len(text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -97,7 +96,8 @@ class Copy:
                 shutil.copy(origin, into / part)
 
     def file(self, name: str) -> Path:
-        found = [path for path in self.root.rglob(name) if "triton" in path.parent.name or "ops" in path.parts]
+        folders = ("moe_runner", "triton_utils", "fused_moe_triton", "moe")
+        found = [path for path in self.root.rglob(name) if path.parent.name in folders]
         assert len(found) == 1, found
         return found[0]
 
@@ -124,7 +124,3 @@ class Copy:
         found = engine.find(self.root)
         assert found is not None
         return found
-
-
-def matches(pattern: str, text: str) -> bool:
-    return re.search(pattern, text) is not None

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.contract.tables import Table, answers, check_places, expected, from_release, line_of, registered, source
+from tests.contract.tables import (
+    Table,
+    answers,
+    check_places,
+    expected,
+    from_release,
+    line_of,
+    registered,
+    source,
+)
 from tests.trees import FLAG_RELEASES, RELEASES
 
 #: 0.5.9 has no such flag: there is no gate to ask about, and the kernel has no FUSE_SUM_ALL_REDUCE.
