@@ -22,7 +22,7 @@ LINES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "mixed_chunk_spec": (
         (_SPEC, r"^ +if cfg\.enable_mixed_chunk and not algo\.supports_mixed_chunk\(\):"),
         (_SPEC, r"^ +server_args\.enable_mixed_chunk = False"),
-        (_ARGS, r"(?<=is_spec_v2\n)|^ {16}self\.enable_mixed_chunk = False"),
+        (_ARGS, r"^ {16}self\.enable_mixed_chunk = False"),
     ),
     "mixed_chunk_algorithms": (("sglang/srt/speculative/spec_info.py", r"def supports_mixed_chunk\("),),
     "conservativeness": (

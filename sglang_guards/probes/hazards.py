@@ -150,7 +150,7 @@ def lora_experts_know_ep(source: Source) -> Answer:
     if source.first(LORA_RUNNERS) is None:
         raise Unknown("no LoRA on experts")
     where = at(source, source.need(LORA_POOL), r"\bmoe_ep_size\b")
-    return Answer(where is not None, where or at(source, LORA_POOL, r"num_local_experts|num_experts"))
+    return Answer(where is not None, where or at(source, LORA_POOL, r"^[^#\n]*\bnum_experts\b"))
 
 
 @probe(
