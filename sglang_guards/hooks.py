@@ -240,7 +240,7 @@ def _tell(report: Report, settings: Settings, seconds: float) -> None:
         seconds * 1000,
     )
     for line in lines:
-        logger.warning("%s", line)
+        logger.log(logging.INFO if line.startswith("sglang-guards info[") else logging.WARNING, "%s", line)
 
 
 def _write_report(path: str, report: Report) -> None:

@@ -1,0 +1,85 @@
+"""Run scenarios on the SGLang of this process: pose, SGLang's own load_plugins, its parser, resolution and validation.
+
+Reads a JSON list of {argv, gpu, env} on standard input; prints one JSON answer per scenario. Each runs in a fork, since
+a pose and loaded plugins cannot be undone.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import pickle
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+FLAG = "enable_fused_moe_sum_all_reduce"
+
+
+def scenario(asked: dict[str, Any]) -> dict[str, Any]:
+    from sglang_guards import compat, gpus, pose
+
+    os.environ.update(asked.get("env") or {})
+    sys.argv = ["sglang.launch_server", *asked["argv"]]
+    pose.strike(gpus.parse(asked["gpu"]))
+    log = io.StringIO()
+    handler = logging.StreamHandler(log)  # on our own logger: SGLang's parser replaces the root's handlers
+    handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+    logging.getLogger("sglang_guards").addHandler(handler)
+    logging.getLogger("sglang_guards").setLevel(logging.INFO)
+    from sglang.srt.plugins import load_plugins
+    from sglang.srt.server_args import prepare_server_args
+
+    load_plugins()
+    answer: dict[str, Any] = {"raised": None, "text": ""}
+    try:
+        server_args = prepare_server_args(asked["argv"])
+        compat.resolve(server_args)
+        for _ in range(asked.get("times", 1)):
+            server_args.check_server_args()
+        copy = pickle.loads(pickle.dumps(server_args))
+        view = compat.view(server_args)
+        answer |= {
+            "flag": getattr(view, FLAG, None),
+            "worker_flag": getattr(compat.view(copy), FLAG, None),
+            "fusion": getattr(view, "flashinfer_allreduce_fusion_backend", None)
+            or getattr(view, "enable_flashinfer_allreduce_fusion", None),
+        }
+    except BaseException as error:
+        answer |= {"raised": type(error).__name__, "text": str(error), "trace": traceback.format_exc()[-2000:]}
+        answer["is_value_error"] = isinstance(error, ValueError)
+    return answer | {"log": log.getvalue().splitlines()}
+
+
+def main() -> None:
+    from sglang_guards import pose
+
+    tools = Path(tempfile.mkdtemp(prefix="sglang-guards-tools-"))
+    pose.write_tools(tools)
+    os.environ["PATH"] = f"{tools}{os.pathsep}{os.environ['PATH']}"
+    pose.hide()
+    pose.warm_up()
+    answers = []
+    for asked in json.load(sys.stdin):
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(read)
+            devnull = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(devnull, 1)
+            with os.fdopen(write, "w") as pipe:
+                json.dump(scenario(asked), pipe)
+            os._exit(0)
+        os.close(write)
+        with os.fdopen(read) as pipe:
+            answers.append(json.loads(pipe.read() or '{"raised": "crash", "text": "", "log": []}'))
+        os.waitpid(child, 0)
+    print(json.dumps(answers))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""The validator inside real SGLang of every shape: attached by SGLang's plugin loader, run by check_server_args."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import Any
+
+import pytest
+
+from tests.live.runs import FLAG, QWEN3, hooked
+from tests.trees import FLAG_RELEASES
+
+CI = ("0.5.11", "0.5.13.post1", "0.5.15", "0.5.18", "0.5.19", "0.5.20", "0.5.23")
+WITH_PLUGINS = FLAG_RELEASES[2:]
+RELEASES = WITH_PLUGINS if os.environ.get("SGLANG_GUARDS_MATRIX") == "all" else CI
+BASE = ["--model-path", QWEN3, "--tp", "4"]
+DETERMINISTIC = [*BASE, FLAG, "--enable-deterministic-inference"]
+
+SCENARIOS: dict[str, dict[str, Any]] = {
+    "good": {"argv": BASE, "gpu": "4xH100"},
+    "refused": {"argv": DETERMINISTIC, "gpu": "4xH100"},
+    "refused-ep": {"argv": [*BASE, "--ep-size", "4", FLAG], "gpu": "4xH100"},
+    "warn": {"argv": DETERMINISTIC, "gpu": "4xH100", "env": {"SGLANG_GUARDS": "warn"}},
+    "fix": {"argv": DETERMINISTIC, "gpu": "4xH100", "env": {"SGLANG_GUARDS": "fix"}},
+    "ignored": {"argv": DETERMINISTIC, "gpu": "4xH100", "env": {"SGLANG_GUARDS_IGNORE": "FMS104=measured by us"}},
+    "off": {"argv": DETERMINISTIC, "gpu": "4xH100", "env": {"SGLANG_GUARDS": "off"}},
+    "sm100": {"argv": [*BASE, FLAG], "gpu": "4xB200"},
+    "sm120": {"argv": [*BASE, FLAG], "gpu": "4xRTX-PRO-6000"},
+    "hip": {"argv": [*BASE, FLAG], "gpu": "4xMI300X"},
+    "twice": {"argv": [*BASE, FLAG], "gpu": "4xH100", "times": 2},
+}
+
+
+@cache
+def answers(release: str) -> dict[str, dict[str, Any]]:
+    return dict(zip(SCENARIOS, hooked(release, list(SCENARIOS.values())), strict=True))
+
+
+@pytest.fixture(params=RELEASES)
+def run(request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
+    return answers(request.param) | {"release": request.param}
+
+
+def said(answer: dict[str, Any]) -> str:
+    return "\n".join(answer["log"]) + "\n" + answer["text"]
+
+
+def test_a_good_launch_passes_with_one_armed_line(run: dict[str, Any]) -> None:
+    answer = run["good"]
+    assert answer["raised"] is None, answer
+    armed = [line for line in answer["log"] if " armed (" in line]
+    assert len(armed) == 1
+    assert f"SGLang {run['release']}" in armed[0]
+    assert not [line for line in answer["log"] if "could not" in line or "not active" in line]
+
+
+def test_an_error_refuses_with_our_text_last(run: dict[str, Any]) -> None:
+    answer = run["refused"]
+    assert answer["raised"] == "LaunchRefused"
+    assert answer["is_value_error"]
+    assert "FMS104" in answer["text"]
+    assert answer["text"].rstrip().splitlines()[-1].startswith("FAIL")
+
+
+def test_expert_parallelism_follows_the_kernel(run: dict[str, Any]) -> None:
+    refused = run["refused-ep"]["raised"] == "LaunchRefused" and "FMS101" in run["refused-ep"]["text"]
+    assert refused == (run["release"] != "0.5.23")
+
+
+def test_warn_mode_lets_it_pass_and_says_so(run: dict[str, Any]) -> None:
+    assert run["warn"]["raised"] is None
+    assert "FMS104" in said(run["warn"])
+    assert run["warn"]["flag"] is True
+
+
+def test_fix_mode_switches_the_flag_off_for_the_workers_too(run: dict[str, Any]) -> None:
+    answer = run["fix"]
+    assert answer["raised"] is None, answer
+    assert answer["flag"] is False
+    assert answer["worker_flag"] is False
+    assert "enable_fused_moe_sum_all_reduce True -> False" in said(answer)
+
+
+def test_ignore_with_a_reason(run: dict[str, Any]) -> None:
+    assert run["ignored"]["raised"] is None
+    assert "measured by us" in said(run["ignored"])
+
+
+def test_off_is_off(run: dict[str, Any]) -> None:
+    assert run["off"]["raised"] is None
+    assert run["off"]["flag"] is True
+    assert not [line for line in run["off"]["log"] if "armed" in line]
+
+
+def test_gpu_kinds(run: dict[str, Any]) -> None:
+    assert "FMS201" in said(run["sm100"]), "Qwen3-MoE resolves to flashinfer_trtllm on SM100"
+    assert "flashinfer_trtllm" in said(run["sm100"])
+    assert "FMS301" in said(run["sm120"])
+    assert run["hip"]["raised"] == "LaunchRefused"
+    assert "FMS102" in run["hip"]["text"]
+
+
+def test_a_second_validation_says_nothing_new(run: dict[str, Any]) -> None:
+    assert len([line for line in run["twice"]["log"] if " armed (" in line]) == 1
