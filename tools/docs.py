@@ -1,0 +1,86 @@
+"""Generate docs/rules/ from the rules: one page per rule and an index. `--check` fails where a page is out of date."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import sys
+from pathlib import Path
+
+from sglang_guards.report import Severity
+from sglang_guards.rules import FAMILIES, Rule, all_rules
+
+ROOT = Path(__file__).resolve().parents[1]
+RULES = ROOT / "docs" / "rules"
+_KINDS = {"source": "source", "report": "report", "measured": "measured"}
+
+
+def page(rule: Rule) -> str:
+    """One rule as Markdown: its docstring between a head and the evidence."""
+    doc = inspect.cleandoc(rule.doc)
+    title, _, body = doc.partition("\n")
+    lines = [
+        f"# {rule.id} · {rule.name}",
+        "",
+        f"{title.rstrip('.')}. **{rule.severity.value.capitalize()}**: {rule.summary}.",
+        "",
+        re.sub(r"^## ", "## ", body.strip(), flags=re.MULTILINE),
+        "",
+        "## Decided by",
+        "",
+        *(f"- `{need}`" for need in rule.needs),
+        "",
+    ]
+    if rule.evidence:
+        lines += ["## Evidence", "", *(f"- {_KINDS.get(e.kind, e.kind)}: {_link(e.ref)}" for e in rule.evidence), ""]
+    lines += ["## Suppress", "", f'`SGLANG_GUARDS_IGNORE="{rule.id}=why"`', ""]
+    return "\n".join(lines)
+
+
+def _link(ref: str) -> str:
+    return f"<{ref}>" if ref.startswith("http") else ref
+
+
+def index(rules: tuple[Rule, ...]) -> str:
+    """All rules by family."""
+    lines = ["# Rules", "", "Made from the rules' docstrings by `python tools/docs.py`; do not edit.", ""]
+    for prefix, about in FAMILIES.items():
+        family = [rule for rule in rules if rule.id.startswith(prefix)]
+        if not family:
+            continue
+        lines += [f"## {prefix} · {about}", "", "| id | severity | fires when |", "|---|---|---|"]
+        lines += [f"| [{r.id}]({r.id}.md) | {r.severity.value} | {r.summary} |" for r in family]
+        lines.append("")
+    counts = ", ".join(f"{sum(r.severity is s for r in rules)} {s.value}" for s in Severity)
+    return "\n".join([*lines, f"{len(rules)} rules: {counts}.", ""])
+
+
+def pages() -> dict[Path, str]:
+    """Every generated file and its text."""
+    rules = all_rules()
+    return {RULES / "index.md": index(rules)} | {RULES / f"{rule.id}.md": page(rule) for rule in rules}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a page is out of date")
+    check = parser.parse_args().check
+    wanted = pages()
+    RULES.mkdir(parents=True, exist_ok=True)
+    stale = [p for p, text in wanted.items() if not p.is_file() or p.read_text(encoding="utf-8") != text]
+    orphans = [p for p in RULES.glob("*.md") if p not in wanted]
+    if check:
+        for path in stale + orphans:
+            print(f"{path.relative_to(ROOT)} is out of date; run: python tools/docs.py", file=sys.stderr)
+        return 1 if stale or orphans else 0
+    for path in stale:
+        path.write_text(wanted[path], encoding="utf-8")
+    for path in orphans:
+        path.unlink()
+    print(f"{len(wanted)} pages, {len(stale)} written, {len(orphans)} removed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
