@@ -11,10 +11,11 @@ import importlib
 import importlib.util
 import os
 import sys
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, NoReturn
 
 from sglang_guards.gpus import Gpu
 
@@ -102,6 +103,8 @@ def strike(gpu: Gpu) -> None:
     os.environ[_MEMORY] = str(memory >> 20)
     if gpu.platform == "cuda":
         _pretend_installed("flashinfer")
+    else:
+        sys.meta_path.append(_AbsentFinder(("aiter",)))
     _register_gpu_quantizations()
     forget_probes()
 
@@ -124,6 +127,37 @@ def _pretend_installed(wanted: str) -> None:
         return ModuleSpec(name, None) if name == wanted else real(name, package)
 
     importlib.util.find_spec = find_spec
+
+
+class _Absent(ModuleType):
+    """A package of the target machine that is not here: its names can be bound, but not used."""
+
+    __path__: list[str] = []  # noqa: RUF012  (what makes it a package)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def unusable(*args: Any, **kwargs: Any) -> NoReturn:
+            raise ImportError(f"{self.__name__}.{name} is needed here and is not installed")
+
+        return unusable
+
+
+class _AbsentFinder(MetaPathFinder, Loader):
+    """Last in line, so that an installed package wins. ROCm's modules bind kernels of `aiter` at import."""
+
+    def __init__(self, packages: tuple[str, ...]) -> None:
+        self._packages = packages
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self, is_package=True) if name.split(".")[0] in self._packages else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _Absent(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing to run."""
 
 
 def _register_gpu_quantizations() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sglang_guards import command, gpus, helper, model_files, options, redact, settings, source
+from sglang_guards import command, gpus, helper, landscape, model_files, options, redact, settings, source
 from sglang_guards.errors import CouldNotCheck
 from sglang_guards.judge import judge
 from sglang_guards.launch import Fact, Launch
@@ -39,16 +39,22 @@ def check(
     """
     started = time.monotonic()
     base = dict(os.environ if env is None else env)
-    launch = _Target(
+    target = _Target(
         command=command.parse(argv),
         gpu=gpus.parse(gpu) if gpu not in (None, "", "auto") else gpus.detect(),
         base=base,
         model_config=None if model_config is None else _config_path(model_config),
         source=_installed(),
     )
-    result = _judged(launch, launch.command, {})
-    report = replace(result.report, corrected=_corrected(launch, result))
-    report = _without_secrets(report, launch, result)
+    result = _judged(target, target.command, {})
+    rows, notes = _verdicts(result.launch) if result.launch.facts else ((), ())
+    report = replace(
+        result.report,
+        corrected=_corrected(target, result),
+        flags=rows,
+        internal=(*result.report.internal, *notes),
+    )
+    report = _without_secrets(report, target, result)
     return replace(report, seconds=time.monotonic() - started)
 
 
@@ -66,6 +72,7 @@ class _Target:
 @dataclass(frozen=True)
 class _Result:
     report: Report
+    launch: Launch
     table: tuple[options.Option, ...]
     merged: tuple[str, ...]
     from_config: frozenset[str]
@@ -123,19 +130,19 @@ def _judged(target: _Target, cmd: command.Command, edits: Mapping[str, Any]) -> 
             facts=_as_typed(answer.get("given") or {}, target.gpu),
         )
     internal = (*report.internal, *answer.get("problems", ()), *_notes(answer, cmd))
-    report = replace(report, internal=internal, flags=_verdicts(launch))
+    report = replace(report, internal=internal)
     values = {
         name.removeprefix("args."): fact.value for name, fact in facts.items() if name.startswith("args.")
     }
-    return _Result(report, table, merged, frozenset(answer.get("from_config") or ()), values)
+    return _Result(report, launch, table, merged, frozenset(answer.get("from_config") or ()), values)
 
 
-def _verdicts(launch: Launch) -> tuple[FlagVerdict, ...]:
+def _verdicts(launch: Launch) -> tuple[tuple[FlagVerdict, ...], tuple[str, ...]]:
+    """The verdict table, and a note when it could not be made."""
     try:
-        from sglang_guards import landscape
-    except ImportError:
-        return ()
-    return tuple(landscape.verdicts(launch))
+        return tuple(landscape.verdicts(launch)), ()
+    except Exception as error:  # as with a rule: a fault of ours is a line in the report
+        return (), (f"the verdict table could not be made: {type(error).__name__}: {error}",)
 
 
 def _notes(answer: Mapping[str, Any], cmd: command.Command) -> list[str]:
@@ -185,7 +192,10 @@ def _could_not(
         return CouldNotCheck(message, str(answer.get("hint", "")))
     if kind == "timeout":
         return CouldNotCheck(message, "run the check again; report it if it stays so")
-    return CouldNotCheck(f"the launch could not be resolved here: {message}", _last_log_line(answer))
+    return CouldNotCheck(
+        f"the launch could not be resolved here: {message}",
+        _last_log_line(answer) if kind == "died" else str(answer.get("hint", "")),
+    )
 
 
 def _last_log_line(answer: Mapping[str, Any]) -> str:

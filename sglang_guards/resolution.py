@@ -50,7 +50,6 @@ class _Parsed:
     #: Temporary folder -> the model path that the operator gave.
     stands_for: dict[str, str] = field(default_factory=dict)
     draft_unknown: bool = False
-    code_dropped: bool = False
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,7 +207,6 @@ def _prepare_model(namespace: argparse.Namespace, parsed: _Parsed) -> None:
 
 
 def _laid_out(config: dict[str, Any], beside: Path, path: str, parsed: _Parsed) -> str:
-    parsed.code_dropped |= model_files.has_code(config)
     folder = str(model_files.lay_out(config, beside, path, Path(parsed.request["scratch"])))
     parsed.stands_for[folder] = path
     return folder
@@ -264,11 +262,11 @@ def _failure(error: BaseException, parsed: _Parsed) -> dict[str, Any]:
         return {"kind": "config", "message": message}
     text = str(error).lower()
     blocked = isinstance(error, RuntimeError) and any(word in text for word in _NO_GPU)
-    needs_code = parsed.code_dropped and ("trust_remote_code" in text or "does not recognize" in text)
-    if needs_code:
+    if "trust_remote_code" in text or "does not recognize this architecture" in text:
         return {
             "kind": "trouble",
-            "message": "the checkpoint's config can only be read with code that it brings, which check never runs",
+            "message": "the installed transformers does not know this model type, "
+            "and code that a checkpoint brings is never run",
         }
     if not isinstance(error, _REFUSALS) or blocked or isinstance(error, UnicodeError):
         return _trouble(error)
@@ -281,8 +279,9 @@ def _failure(error: BaseException, parsed: _Parsed) -> dict[str, Any]:
 
 
 def _trouble(error: BaseException) -> dict[str, Any]:
-    trace = "".join(traceback.format_exception(error))
-    return {"kind": "trouble", "message": f"{type(error).__name__}: {_reason(error)}", "trace": trace}
+    place = f" ({where})" if (where := _where(error)) else ""
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    return {"kind": "trouble", "message": f"{type(error).__name__}: {_reason(error)}{place}", "trace": trace}
 
 
 def _reason(error: BaseException) -> str:
