@@ -103,7 +103,7 @@ def _target(view: Any, args: Mapping[str, Fact], model_config: Mapping[str, Any]
     config, quantization, dtype = model_config, None, None
     if config is None:
         ours = compat.model_config(view)
-        config = ours.hf_config.to_dict()
+        config = _as_shipped(path, args) or ours.hf_config.to_dict()
         quantization = getattr(ours, "quantization", None)
         dtype = str(getattr(ours, "dtype", "")).removeprefix("torch.") or None
     given = args.get("args.quantization")
@@ -113,6 +113,18 @@ def _target(view: Any, args: Mapping[str, Fact], model_config: Mapping[str, Any]
     if dtype:
         values["dtype"] = dtype
     return {name: Fact(plain(value), "config") for name, value in values.items()}
+
+
+def _as_shipped(path: str, args: Mapping[str, Fact]) -> dict[str, Any] | None:
+    """The checkpoint's own config.json: SGLang's config classes add defaults, such as 512 experts to a dense Qwen3.5.
+
+    None where it is not at hand, names no architecture, or the operator overrides parts of it.
+    """
+    override = args.get("args.json_model_override_args")
+    if override is not None and override.value not in (None, "", "{}"):
+        return None
+    found = cached_config(path)
+    return found if found and found.get("architectures") else None
 
 
 def _quant_file(path: str) -> dict[str, Any] | None:
