@@ -16,7 +16,6 @@ from sglang_guards.rules.hazard_common import (
     issue,
     line,
     major,
-    reported_in,
     typed,
 )  # fmt: skip
 
@@ -254,18 +253,14 @@ def lora_dense(rule: Rule, launch: Launch) -> Iterator[Finding]:
     summary="bf16 TRT-LLM experts can crash while the piecewise prefill graph is captured",
     needs=("target.runner", "model.quant_kind", "gpu.platform", "gpu.sm", "args.cuda_graph_max_bs"),
     evidence=(issue(27712),),
-    applies=lambda launch: (
-        is_moe(launch)
-        and launch.get("args.disable_piecewise_cuda_graph") is False
-        and reported_in(launch, "0.5.12", "0.5.13.post1")
-    ),
+    applies=lambda launch: is_moe(launch) and launch.get("args.disable_piecewise_cuda_graph") is False,
 )
 def trtllm_piecewise(rule: Rule, launch: Launch) -> Iterator[Finding]:
     """Unquantized experts on flashinfer_trtllm with the piecewise CUDA graph and a large batch.
 
     ## What it checks
-    bf16 experts on TRT-LLM, an SM10x GPU, the piecewise graph on, --cuda-graph-max-bs of 1024 or more as reported, on
-    0.5.12 to 0.5.13.post1. The range is that of the report: nothing in the source was found that decides it.
+    bf16 experts on TRT-LLM, an SM10x GPU, --cuda-graph-max-bs of 1024 or more as reported, and the piecewise graph
+    still on after resolution (up to 0.5.12 SGLang switches it off for this runner).
 
     ## Why it matters
     The autotuner may pick a batched GEMM that reads out of bounds at that size.
