@@ -77,9 +77,13 @@ def gate_checks_lora_hooks(source: Source) -> Answer:
     if answer.value is not False:
         return answer
     reads = _reads(source, with_hooks)
-    if all(not found for found in reads):
+    reading = [places[0] for places in reads if places]
+    if not reading:
         return answer
-    return Answer(None, answer.where, "the combine reads the buffer of the hooks although the sum is fused")
+    where = gate(source).code.where(reading[0])
+    if len(reading) == len(reads) and not any(_reads(source, batch_facts())):
+        return Answer(True, where, "the combine takes what the hooks added")
+    return Answer(None, where, "the combine reads the hooks' buffer in a way that is not understood")
 
 
 @probe(

@@ -110,7 +110,7 @@ def gate(source: Source) -> Gate:
 def _find_gate(source: Source) -> Gate:
     rel = source.need(*SEQUENCE_FILES)
     text = source.text(rel) or ""
-    reads = [read.start() for read in re.finditer(rf"\b{FLAG}\b", text)]
+    reads = [read.end() for read in re.finditer(rf"^[^#\n]*?\b{FLAG}\b", text, re.MULTILINE)]
     if not reads:
         raise Unknown(f"{rel} does not read {FLAG}")
     holders = {enclosing(text, at) for at in reads}

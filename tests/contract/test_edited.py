@@ -146,6 +146,24 @@ def test_a_gate_that_is_taken_back_later(edited: Copy) -> None:
     assert edited.ask("gate_found").value is True
 
 
+def test_a_combine_that_takes_what_the_hooks_added(edited: Copy) -> None:
+    """The delta is in the unfused buffer: a combine that adds it only where there are hooks considers them."""
+    fused = "        if use_fused_moe_sum_all_reduce:\n"
+    add = (
+        "            if hooks is not None:\n                out_slice.add_(intermediate_cache3.sum(dim=1))\n"
+    )
+    edited.edit(FUSED_MOE, fused, fused + add)
+    assert edited.ask("gate_checks_lora_hooks").value is True
+    assert edited.ask("combine_covers_cuda").value is True
+
+
+def test_a_combine_that_reads_the_buffer_in_any_case(edited: Copy) -> None:
+    fused = "        if use_fused_moe_sum_all_reduce:\n"
+    edited.edit(FUSED_MOE, fused, fused + "            out_slice.add_(intermediate_cache3.sum(dim=1))\n")
+    assert edited.ask("gate_checks_lora_hooks").value is None
+    assert edited.ask("combine_covers_cuda").value is False
+
+
 def test_a_gate_that_lost_its_top_k(edited: Copy) -> None:
     edited.edit(FUSED_MOE, GATE_TAIL, "")
     assert edited.ask("gate_checks_top_k").value is False
@@ -183,6 +201,15 @@ def test_a_gate_in_a_helper_is_not_guessed(edited: Copy) -> None:
         assert answer.value is None, probe
         assert answer.detail
     assert edited.ask("zero_store_guarded").value is False
+
+
+def test_a_comment_about_the_flag_is_no_gate(edited: Copy) -> None:
+    edited.edit(
+        FUSED_MOE,
+        "def fused_experts_impl(",
+        "# see enable_fused_moe_sum_all_reduce\n\n\ndef fused_experts_impl(",
+    )
+    assert answers(TABLE, edited.source()) == answers(TABLE, source("0.5.15"))
 
 
 def test_a_gate_that_is_read_twice_is_not_guessed(edited: Copy) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -108,8 +109,22 @@ def test_every_probe_can_be_imported_and_is_documented() -> None:
         assert probe.doc.endswith(".") or probe.doc[0].islower(), name
 
 
-@pytest.mark.parametrize("release", [RELEASES[0], "0.5.15", RELEASES[-1]])
-def test_every_probe_answers_on_an_empty_tree(release: str, tmp_path: Path) -> None:
+def test_every_module_with_probes_is_searched() -> None:
+    folder = PROJECT / "sglang_guards" / "probes"
+    holding = {path.stem for path in folder.glob("*.py") if "@probe(" in path.read_text(encoding="utf-8")}
+    assert holding == set(engine.PROBE_MODULES)
+
+
+def test_every_probe_that_is_asked_for_exists() -> None:
+    """A misspelt probe would answer None for ever and make its rule silent."""
+    engine.find_probe("no such probe")
+    pattern = re.compile(r"""["']source\.([a-z0-9_]+)["']|\bask\(["']([a-z0-9_]+)["']\)""")
+    for path in (PROJECT / "sglang_guards").rglob("*.py"):
+        for found in pattern.finditer(path.read_text(encoding="utf-8")):
+            assert (found[1] or found[2]) in engine.PROBES, f"{path.name} asks for {found[0]}"
+
+
+def test_every_probe_answers_on_an_empty_tree(tmp_path: Path) -> None:
     """Nothing raises on a tree that has no files at all, and nothing is claimed to be true of it."""
     engine.find_probe("no such probe")
     empty = small_tree(tmp_path, {})
