@@ -1,0 +1,130 @@
+"""Patch series for SGLang releases: check | apply TREE | refresh REPOSITORY | port SERIES RELEASE.
+
+    python tools/patches.py check --all            every series on its release; --ci: one per shape of resolution
+    python tools/patches.py apply ~/src/sglang     a git checkout (git am) or the folder that holds the package
+    python tools/patches.py apply --reverse SITE   undo it on a package
+    python tools/patches.py refresh REPO --series v0.5.24 --release 0.5.24
+
+Exit codes: 0 done, 1 a check failed or the tree was refused (and is unchanged), 2 bad usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from patchseries import apply, check, trees
+from patchseries.apply import Refused
+from patchseries.manifest import dump, for_ci, load, selected
+from patchseries.refresh import refresh, replaced, scratch
+
+
+def _check(args: argparse.Namespace) -> int:
+    every = load()
+    chosen = every if args.all else for_ci(every) if args.ci else selected(every, args.series)
+    if not chosen:
+        raise ValueError("name a series, or say --all or --ci")
+    options = check.Options(trees=args.trees, wheels=args.wheels, tests=not args.no_tests)
+    failed = 0
+    with ThreadPoolExecutor(max_workers=args.jobs) as pool:
+        for outcome in pool.map(lambda one: check.check(one, options), chosen):
+            state = "FAIL" if outcome.failures else "pass"
+            notes = ", ".join([f"{len(outcome.series.patches)} patches", *outcome.notes])
+            print(f"{state}  {outcome.series.name:<14} {notes} · {outcome.seconds:.0f} s", flush=True)
+            for failure in outcome.failures:
+                print(f"      {failure}", flush=True)
+            failed += bool(outcome.failures)
+    print(f"{len(chosen) - failed} of {len(chosen)} series pass")
+    return 1 if failed else 0
+
+
+def _apply(args: argparse.Namespace) -> int:
+    target = args.tree.resolve()
+    kind = apply.kind_of(target)
+    if args.reverse:
+        if kind != "package":
+            raise Refused(f"{target} is a git checkout: undo with git (apply printed the command)")
+        print(f"{apply.from_package(target)} undone: the original files are back in {target}")
+        return 0
+    every = load()
+    series = selected(every, [args.series])[0] if args.series else apply.choose(every, target)
+    if kind == "tarball":
+        raise Refused(f"{target} has no .git; apply to {target / 'python'} as a package instead")
+    if kind == "package":
+        backup = apply.to_package(series, target)
+        print(f"{series.name}: applied to {target}, tests left out; originals are in {backup}")
+        print(f"undo: python tools/patches.py apply --reverse {args.tree}")
+        return 0
+    before = apply.to_checkout(series, target)
+    print(f"{series.name}: {len(series.patches)} patches applied with git am to {target}")
+    print(f"undo: git -C {args.tree} reset --keep {before[:12]}")
+    return 0
+
+
+def _refresh(args: argparse.Namespace) -> int:
+    series = refresh(args.repository, args.series, tuple(args.release))
+    dump(replaced(series))
+    print(f"{series.name}: {len(series.patches)} patches, tree {series.tree}")
+    return 0
+
+
+def _port(args: argparse.Namespace) -> int:
+    series = selected(load(), [args.series])[0]
+    print(scratch(series, args.release, args.out, args.trees))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True)
+    one = commands.add_parser("check", help="check series on their releases")
+    one.add_argument("series", nargs="*", help="series, tag or release")
+    one.add_argument("--all", action="store_true")
+    one.add_argument("--ci", action="store_true", help="oldest, one per shape of resolution, newest")
+    one.add_argument("--trees", type=Path, default=trees.DEFAULT, help="one unpacked wheel per release")
+    one.add_argument("--wheels", type=Path, help="take the touched files from wheels in this folder instead")
+    one.add_argument("--no-tests", action="store_true", help="no torch here: leave out the series' own tests")
+    one.add_argument("--jobs", type=int, default=min(4, os.cpu_count() or 1))
+    one.set_defaults(run=_check)
+    one = commands.add_parser("apply", help="apply a series to a tree, or change nothing")
+    one.add_argument("tree", type=Path)
+    one.add_argument("--series", help="default: the one for this tree")
+    one.add_argument("--reverse", action="store_true", help="put the originals back (package only)")
+    one.set_defaults(run=_apply)
+    one = commands.add_parser(
+        "refresh", help="write a series from a repository's commits after its tag `base`"
+    )
+    one.add_argument("repository", type=Path)
+    one.add_argument("--series", required=True)
+    one.add_argument(
+        "--release", nargs="+", required=True, help="releases that share it, the checked one last"
+    )
+    one.set_defaults(run=_refresh)
+    one = commands.add_parser("port", help="draft a series for another release, in a repository to review")
+    one.add_argument("series")
+    one.add_argument("release")
+    one.add_argument("--out", type=Path, required=True)
+    one.add_argument("--trees", type=Path, default=trees.DEFAULT)
+    one.set_defaults(run=_port)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except Refused as reason:
+        print(f"refused: {reason}\nnothing was changed", file=sys.stderr)
+        return 1
+    except (ValueError, trees.Missing) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

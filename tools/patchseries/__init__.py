@@ -1,0 +1,1 @@
+"""The patch series for SGLang: manifest, application, checks. Standard library and git only."""
