@@ -275,7 +275,8 @@ def find(path: Path | None = None) -> Source | None:
 
 
 def _installed() -> Sequence[str]:
-    """Folders of the package `sglang`; other finders (editable installs) are asked where sys.path has none."""
+    """Folders of the package `sglang`: where it was imported from, on sys.path, by an editable install's finder."""
+    places = [*getattr(sys.modules.get("sglang"), "__path__", ())]
     specs: tuple[Callable[[], ModuleSpec | None], ...] = (
         lambda: PathFinder.find_spec("sglang", sys.path),
         lambda: importlib.util.find_spec("sglang"),
@@ -285,6 +286,5 @@ def _installed() -> Sequence[str]:
             spec = locate()
         except (ImportError, ValueError, AttributeError):
             continue
-        if spec is not None and spec.submodule_search_locations:
-            return tuple(spec.submodule_search_locations)
-    return ()
+        places += (spec.submodule_search_locations if spec else None) or ()
+    return places

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 
 
@@ -53,7 +54,9 @@ def parse_at(text: str, start: int, depth: int) -> ast.stmt:
         if tries == 8:
             break
         try:
-            first = ast.parse(head + text[start:stop]).body[0]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # SGLang's escape sequences are no news to its operator
+                first = ast.parse(head + text[start:stop]).body[0]
         except SyntaxError as why:
             trouble = trouble or why
             continue

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,52 @@ def test_the_installed_tree_is_found_without_importing_it() -> None:
     )
     holder = tree("0.5.15")
     assert json.loads(python(code, holder)) == [str(holder / "sglang"), "0.5.15", False, False]
+
+
+def test_an_editable_install_is_found() -> None:
+    """Its finder sits on sys.meta_path, and no folder on sys.path holds the package."""
+    code = f"""
+import importlib.util, sys
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "sglang":
+            place = {str(tree("0.5.15") / "sglang")!r}
+            return importlib.util.spec_from_file_location(
+                name, place + "/__init__.py", submodule_search_locations=[place])
+sys.meta_path.append(Finder)
+from sglang_guards.source import find
+print(find().root.parent.name, "sglang" in sys.modules)
+"""
+    assert python(code) == "0.5.15 False"
+
+
+def test_an_imported_package_is_believed_before_sys_path() -> None:
+    code = f"""
+import sys, types
+module = types.ModuleType("sglang")
+module.__path__ = [{str(tree("0.5.18") / "sglang")!r}]
+sys.modules["sglang"] = module
+from sglang_guards.source import find
+print(find().version)
+"""
+    assert python(code, tree("0.5.15")) == "0.5.18"
+
+
+def test_a_checkout_in_the_working_folder_is_no_package(tmp_path: Path) -> None:
+    """A folder `sglang` without srt, as a git checkout is, does not hide the installed package."""
+    (tmp_path / "sglang" / "python").mkdir(parents=True)
+    assert (
+        python("from sglang_guards.source import find; print(find().version)", tmp_path, tree("0.5.15"))
+        == "0.5.15"
+    )
+
+
+def test_odd_escapes_are_not_warned_about(tmp_path: Path) -> None:
+    found = small_tree(tmp_path, {"sglang/a.py": 'def f():\n    return "\\d"\n'})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert found.maybe("sglang/a.py", "f") is not None
 
 
 def test_no_installed_tree() -> None:
