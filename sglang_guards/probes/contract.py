@@ -13,7 +13,7 @@ from sglang_guards.source import Code, Source
 
 _NORMS = "sglang/srt/layers/layernorm.py"
 _DECIDES = "should_fuse_mlp_allreduce_with_next_layer"
-_MARK = "_sglang_needs_allreduce_fusion"
+MARK = "_sglang_needs_allreduce_fusion"
 _EXITS = frozenset({"exit", "finish", "postprocess", "complete_now"})
 #: Names by which the decision reaches an MLP or MoE, as a parameter or (0.5.16 and later) as a published flag.
 _SKIPS = (
@@ -32,14 +32,21 @@ _OFF = (
 
 @dataclass(frozen=True)
 class Contract:
-    """How far a model goes along. `kind` is full, half (attention side only), broken or none; None is not known.
+    """How far a model goes along. `kind` is one of these, None where it is not known:
 
-    broken: the MLP is told to skip its sum, and nobody is told to complete it.
+    full; half (the attention side only); none (not part of the framework); broken (a sum is left and nobody
+    completes it, or one is completed twice); last lost (the last layer leaves its sum to a layer that does not exist).
+    `defers` says whether any of its layers leaves the sum of its MLP or MoE to the next one.
     """
 
     kind: str | None
     where: str = ""
     why: str = ""
+    defers: bool | None = None
+
+
+#: Kinds of a layer that leaves the sum of its MLP or MoE to the next layer.
+DEFERRING = frozenset({"full", "broken", "last lost"})
 
 
 # -- layer_boundary (0.5.21 and later) ---------------------------------------------------------------------------
@@ -168,7 +175,7 @@ def _hands_over(graph: Graph, cls: Cls, code: Code) -> Contract | None:
     decided = _decided(code)
     helpers = _marking_helpers(graph, code)
     told = set(_told(code))
-    seeds = {_DECIDES, _MARK, "postprocess_layer", *_SKIPS, *decided, *helpers, *told}
+    seeds = {_DECIDES, MARK, "postprocess_layer", *_SKIPS, *decided, *helpers, *told}
     body = flow.pruned(getattr(code.node, "body", []), seeds)
     pinned = {_DECIDES: True} | dict.fromkeys(_OFF, False)
     for path in flow.paths(body, flow.World(pinned)):
@@ -218,7 +225,7 @@ def _decided(code: Code) -> set[str]:
 
 def _marks(node: ast.stmt) -> bool:
     return isinstance(node, ast.Assign) and any(
-        isinstance(t, ast.Attribute) and t.attr == _MARK for t in node.targets
+        isinstance(t, ast.Attribute) and t.attr == MARK for t in node.targets
     )
 
 
@@ -238,7 +245,9 @@ def _last_layer(cls: Cls, made: list[tuple[Code, ast.Call]], sure: bool) -> Cont
     for code, call in made:
         if not any(k.arg == "is_last_layer" for k in call.keywords):
             return Contract(
-                "broken" if sure else None, code.where(call), f"{cls.name} does not say which layer is last"
+                "last lost" if sure else None,
+                code.where(call),
+                f"{cls.name} does not say which layer is last",
             )
     return None
 

@@ -8,13 +8,15 @@ communicator which layer is the last, and normalises with a norm that has the fu
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from sglang_guards.probes.class_graph import Cls, Graph, arguments
+from sglang_guards.probes.class_graph import Cls, Graph, arguments, last_name
 from sglang_guards.probes.construction import Construction
-from sglang_guards.probes.contract import Contract, communicates, declares
+from sglang_guards.probes.contract import DEFERRING, MARK, Contract, communicates, declares
 from sglang_guards.probes.cut import Unknown
 from sglang_guards.source import Answer, Items, Source, probe
 
@@ -22,6 +24,8 @@ BOUNDARY = "sglang/srt/layers/layer_boundary"
 _COMMUNICATES = re.compile(
     r"LayerCommunicator\(|make_layer_communicator\(|(?:make|append)_stages\(|make_stage_boundary\("
 )
+#: How a model keeps the hidden states of a layer for EAGLE3.
+_CAPTURES = re.compile(r"aux_hidden_states\.append\(\s*hidden_states \+ residual")
 #: Draft models run under the target's setting; they are never entries of a list.
 _DRAFT = re.compile(r"NextN|MTP|Eagle|DSpark|DFlash", re.IGNORECASE)
 
@@ -57,6 +61,58 @@ def decoders(source: Source, architecture: str, config: Mapping[str, Any] | None
     if entry is None:
         return ()
     return tuple(sorted(cls.name for cls in _constructed(graph, entry, config).decoders))
+
+
+def completes_before_stage(
+    source: Source, architecture: str, config: Mapping[str, Any] | None = None
+) -> bool | None:
+    """Whether the model itself completes a sum that its last layer left, before the next pipeline stage gets it.
+
+    Models of the layer boundary always do (probe `fusion_pp_completes_sum`); this is about the others.
+    """
+    reached = _reached(source, architecture, config)
+    if reached is None:
+        return None
+    graph = _graph(source)
+    bodies = [code.node for cls in reached if (code := graph.own(cls, "forward")) is not None]
+    leaving = [
+        node for body in bodies for node in ast.walk(body) if isinstance(node, ast.If) and _leaves(node)
+    ]
+    if not leaving:
+        return None  # the model knows no pipeline stages, or sends by a way that is not known
+    return all(MARK in ast.unparse(node) for node in leaving)
+
+
+def _leaves(branch: ast.If) -> bool:
+    """Whether a branch hands the hidden states to the next stage."""
+    returned = [node.value for node in branch.body if isinstance(node, ast.Return) and node.value is not None]
+    return any(
+        isinstance(value, ast.Call) and last_name(value.func) == "PPProxyTensors" for value in returned
+    )
+
+
+def captures_unreduced(
+    source: Source, architecture: str, config: Mapping[str, Any] | None = None
+) -> bool | None:
+    """Whether the model hands ``hidden_states + residual`` to an EAGLE3 draft with a sum still open."""
+    reached = _reached(source, architecture, config)
+    if reached is None:
+        return None
+    texts = map(_graph(source).text, reached)
+    return any(_CAPTURES.search(text) and MARK not in text for text in texts)
+
+
+def _reached(source: Source, architecture: str, config: Mapping[str, Any] | None) -> list[Cls] | None:
+    """The model classes between the entry class and its layers, bases included; None where they were not found."""
+    try:
+        graph = _graph(source)
+        entry = graph.holder(architecture)
+        if entry is None:
+            return None
+        reached = _constructed(graph, entry, config).reached
+        return list({owner: None for cls in reached for owner in graph.mro(cls)})
+    except (Exception, RecursionError):  # a probe may never stop a server
+        return None
 
 
 def all_kinds(source: Source) -> dict[str, str | None]:
@@ -107,11 +163,12 @@ def _of_entry(graph: Graph, entry: Cls, config: Mapping[str, Any] | None) -> Con
     framework = graph.source.exists(BOUNDARY)
     judged = {cls: (declares if framework else communicates)(graph, cls) for cls in made.decoders}
     kinds = {found.kind for found in judged.values()}
-    worst = next(
-        (f for kind in ("broken", None, "half", "none") for f in judged.values() if f.kind == kind), None
-    )
+    defers = True if kinds & DEFERRING else None if None in kinds else False
+    order = ("broken", "last lost", None, "half", "none")
+    worst = next((f for kind in order for f in judged.values() if f.kind == kind), None)
     if worst is None:
-        return next(iter(judged.values()))
+        return replace(next(iter(judged.values())), defers=True)
     if "full" in kinds and worst.kind in ("half", "none"):
-        return Contract(None, worst.where, f"{entry.name} mixes layers, or its config chooses: {worst.why}")
-    return worst
+        why = f"{entry.name} mixes layers, or its config chooses: {worst.why}"
+        return Contract(None, worst.where, why, None if config is None else defers)
+    return replace(worst, defers=defers)

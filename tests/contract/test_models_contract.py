@@ -11,6 +11,7 @@ import pytest
 
 from sglang_guards import source
 from sglang_guards.probes import models
+from tests.contract.tables import from_release
 from tests.trees import RELEASES, tree
 
 #: Release -> (architectures gained, architectures lost) since the release before.
@@ -81,12 +82,15 @@ FULL: dict[str, tuple[str, str]] = {
     "0.5.23": ("InklingForConditionalGeneration MiniCPMV4_7ForConditionalGeneration", ""),
 }
 
-#: Leaves a sum that nobody completes: the layer skips it and does not mark it, or the last layer leaves it as well.
-BROKEN: dict[str, str] = {
-    "0.5.9": "BailingMoeV2_5ForCausalLM",
-    "0.5.11": "BailingMoeV2_5ForCausalLM Qwen3NextForCausalLM",
-    "0.5.20": "BailingMoeV2_5ForCausalLM Glm5NextForConditionalGeneration Qwen3NextForCausalLM",
-    "0.5.21": "",
+#: A layer skips its sum and does not mark it: with fusion on nobody completes it.
+BROKEN: dict[str, set[str]] = {"0.5.9": {"BailingMoeV2_5ForCausalLM"}, "0.5.16": set()}
+#: No layer is called the last, so the last one leaves its sum to a layer that does not exist.
+LAST_LOST: dict[str, set[str]] = {
+    "0.5.9": set(),
+    "0.5.11": {"Qwen3NextForCausalLM"},
+    "0.5.16": {"BailingMoeV2_5ForCausalLM", "Qwen3NextForCausalLM"},
+    "0.5.20": {"BailingMoeV2_5ForCausalLM", "Glm5NextForConditionalGeneration", "Qwen3NextForCausalLM"},
+    "0.5.21": set(),
 }
 #: Cannot be told without the checkpoint's config.
 UNKNOWN_0_5_15 = (
@@ -114,17 +118,13 @@ def of_kind(release: str, kind: str | None) -> set[str]:
     return {name for name, known in kinds(release).items() if known == kind}
 
 
-def broken(release: str) -> set[str]:
-    known = [r for r in RELEASES[: RELEASES.index(release) + 1] if r in BROKEN]
-    return set(BROKEN[known[-1]].split())
-
-
 @pytest.mark.parametrize("release", RELEASES)
 def test_derived_set(release: str) -> None:
     derived = of_kind(release, "full")
     print(f"\n{release}: {len(derived)} architectures keep the whole contract: {' '.join(sorted(derived))}")
     assert derived == expected(release)
-    assert of_kind(release, "broken") == broken(release)
+    assert of_kind(release, "broken") == from_release(BROKEN, release)
+    assert of_kind(release, "last lost") == from_release(LAST_LOST, release)
 
 
 def test_what_the_config_decides_is_not_known_without_it() -> None:
@@ -154,7 +154,12 @@ def test_wrappers_are_resolved_to_the_decoder_that_is_built(
 
 #: (file, text, replacement, what the probe must say): one part of the contract taken away from Qwen3.5 of 0.5.15.
 SABOTAGE = [
-    ("qwen3_5.py", "            is_last_layer=(layer_id == config.num_hidden_layers - 1),\n", "", "broken"),
+    (
+        "qwen3_5.py",
+        "            is_last_layer=(layer_id == config.num_hidden_layers - 1),\n",
+        "",
+        "last lost",
+    ),
     ("qwen3_5.py", "hidden_states._sglang_needs_allreduce_fusion = True", "pass", "broken"),
     ("qwen3_5.py", "                should_allreduce_fusion,\n", "", "broken"),
     ("qwen3_5.py", "self.layer_communicator.should_fuse_mlp_allreduce_with_next_layer(", "bool(", "half"),
@@ -197,3 +202,34 @@ def test_one_architecture_is_cheap(release: str) -> None:
     assert models.full_contract(found, "DeepseekV2ForCausalLM").value is True
     print(f"\n{release}: {1000 * (time.process_time() - started):.0f} ms")
     assert sum(text is not None for text in found._texts.values()) <= 12
+
+
+@pytest.mark.parametrize(
+    ("release", "architecture", "completes"),
+    [
+        ("0.5.13", "Qwen3MoeForCausalLM", False),
+        ("0.5.14", "Qwen3MoeForCausalLM", True),
+        ("0.5.15", "Qwen3_5MoeForConditionalGeneration", False),
+        ("0.5.15", "DeepseekV3ForCausalLM", False),
+        ("0.5.20", "NemotronHForCausalLM", False),
+    ],
+)
+def test_who_completes_a_sum_before_the_next_stage(release: str, architecture: str, completes: bool) -> None:
+    found = source.find(tree(release))
+    assert found is not None
+    assert models.completes_before_stage(found, architecture) is completes
+
+
+@pytest.mark.parametrize(
+    ("release", "architecture", "captures"),
+    [
+        ("0.5.13", "GptOssForCausalLM", True),
+        ("0.5.13", "Glm4MoeForCausalLM", True),
+        ("0.5.15", "DeepseekV3ForCausalLM", False),
+        ("0.5.15", "Qwen3MoeForCausalLM", False),
+    ],
+)
+def test_who_captures_unreduced_states_for_eagle3(release: str, architecture: str, captures: bool) -> None:
+    found = source.find(tree(release))
+    assert found is not None
+    assert models.captures_unreduced(found, architecture) is captures
