@@ -7,6 +7,7 @@ Arms
     relaxed   one line changed (variants/<release>/1-*.diff)
     clear     and the output cleared by the up projection (… 2-*.diff)
     patched   all of variants/<release>/*.diff
+    off_tiles, patched_tiles (with --tiles)   with tiles for the down projection measured on an H200
 
 Each arm is checked against fp32 before it is timed. Each sample is one replay of a CUDA graph; rounds are
 interleaved; L2 is cold unless --l2 warm. Rows go to a JSONL file, and cells that are in it already are skipped.
@@ -37,13 +38,30 @@ from sglang_guards.bench.shapes import DEFAULT_SHAPES, TOKENS, MoeShape, from_co
 
 def changes(tree: Path) -> dict[str, Callable[[kernels.Texts], kernels.Texts]]:
     """The arms that come from variants/<release>; the one-line change alone for releases without a folder."""
-    from sglang_guards.source import Source
-
-    diffs = sorted((HERE / "variants" / Source(tree).version).glob("*.diff"))
+    diffs = sorted((HERE / "variants" / _version()).glob("*.diff"))
     if not diffs:
         return cell.default_changes()
     names = ("relaxed", "clear", "patched")
     return {name: _prefix(diffs[: number + 1]) for number, name in enumerate(names[: len(diffs)])}
+
+
+def add_tuned(arms: cell.Arms) -> None:
+    """Arms with the down projection's tiles of variants/down_tiles_h200.json: `off_tiles` and `patched_tiles`."""
+    stored = json.loads((HERE / "variants" / "down_tiles_h200.json").read_text(encoding="utf-8"))
+    names = stored["names"]
+    for arm, like, kind in (("off_tiles", "off", "store"), ("patched_tiles", "patched", "fused")):
+        tiles = {
+            key: {int(count): dict(zip(names, tile, strict=True)) for count, tile in kinds[kind].items()}
+            for key, kinds in stored["shapes"].items()
+        }
+        if like in arms.modules:
+            arms.add_tuned(arm, like, tiles)
+
+
+def _version() -> str:
+    import sglang
+
+    return str(sglang.__version__)
 
 
 def _prefix(diffs: list[Path]) -> Callable[[kernels.Texts], kernels.Texts]:
@@ -74,11 +92,13 @@ def done(path: Path, l2: str, routing: str, fingerprint: str) -> set[tuple[str, 
     return found
 
 
-def compile_ahead(cells: list[tuple[MoeShape, int]], seconds: float) -> None:
+def compile_ahead(cells: list[tuple[MoeShape, int]], seconds: float, tiles: bool) -> None:
     """In a process of its own: run every arm of some cells once, which fills Triton's cache on disk."""
     began = time.time()
     layer.publish_args()
     arms = cell.Arms(changes(kernels.root()))
+    if tiles:
+        add_tuned(arms)
     weights: layer.Weights | None = None
     for shape, count in cells:
         if time.time() - began > seconds:
@@ -92,13 +112,17 @@ def compile_ahead(cells: list[tuple[MoeShape, int]], seconds: float) -> None:
             print(f"compile {shape.key} {count}: {type(error).__name__}: {error}"[:300], file=sys.stderr)
 
 
-def compile_all(cells: list[tuple[MoeShape, int]], processes: int, seconds: float) -> None:
+def compile_all(cells: list[tuple[MoeShape, int]], processes: int, seconds: float, tiles: bool) -> None:
     """Compile in parallel; each process keeps to few shapes, since weights are made anew for each."""
+    # Larger counts use the kernels of 4096, or of 16384 where the patched arm walks bands.
+    cells = [(shape, count) for shape, count in cells if count <= 4096 or count == 16384]
     context = multiprocessing.get_context("spawn")
     shares = [
         cells[len(cells) * i // processes : len(cells) * (i + 1) // processes] for i in range(processes)
     ]
-    workers = [context.Process(target=compile_ahead, args=(share, seconds)) for share in shares if share]
+    workers = [
+        context.Process(target=compile_ahead, args=(share, seconds, tiles)) for share in shares if share
+    ]
     for worker in workers:
         worker.start()
     end = time.time() + seconds
@@ -147,6 +171,9 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=1e9, help="start no new cell after this long; run again to go on"
     )
+    parser.add_argument(
+        "--tiles", action="store_true", help="add the arms with the down projection's own tiles"
+    )
     parser.add_argument("--compile-processes", type=int, default=0, help="compile ahead in so many processes")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
@@ -164,11 +191,13 @@ def main() -> int:
     )
     layer.publish_args()
     arms = cell.Arms(changes(kernels.root()))
+    if args.tiles:
+        add_tuned(arms)
     where = cell.origin(arms.tree, command)
     ready = done(args.out, args.l2, args.routing, where["fingerprint"])
     todo = [(s, t) for s, t in plan(shapes, args.tokens) if (s.key, t) not in ready]
     if args.compile_processes and todo:
-        compile_all(todo, args.compile_processes, min(200.0, args.seconds / 2))
+        compile_all(todo, args.compile_processes, min(200.0, args.seconds / 2), args.tiles)
         print(f"compiled in {time.time() - began:.0f} s", flush=True)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     weights: layer.Weights | None = None

@@ -144,6 +144,7 @@ def base_config(tree: Path, experts: int, inter: int, tokens: int, dtype: str) -
     return dict(BLOCK_SIZE_M=64, BLOCK_SIZE_N=64, BLOCK_SIZE_K=32, GROUP_SIZE_M=8, num_warps=4, num_stages=3)
 
 
+TUNE_TOKENS = (64, 128, 512, 2048, 8192, 16384)
 Arm = tuple[
     int, int, int, str, dict[str, int]
 ]  # epilogue, band in N tiles (0: SGLang's order), group, hint, config
@@ -187,6 +188,29 @@ def arms(config: dict[str, int], tokens: int, dtype: str, hidden: int) -> dict[s
         out[f"relaxed {tag}"] = (RELAXED, 0, g, "", other)
         if tokens >= 8192:
             out[f"c512g16 {tag}"] = (RELAXED, 512 // bn, 16, "", other)
+    return out
+
+
+def tune_arms(config: dict[str, int], dtype: str) -> dict[str, Arm]:
+    """Tile shapes and pipeline depths for the down projection; the row block is the up projection's."""
+    g, rows = config["GROUP_SIZE_M"], config["BLOCK_SIZE_M"]
+    out: dict[str, Arm] = {"bound": (STORE, 0, g, "", config), "relaxed": (RELAXED, 0, g, "", config)}
+    for bn in (64, 128, 256):
+        for bk in (128,) if dtype == "fp8" else (64, 128):
+            for warps in (4,) if rows <= 32 else (4, 8):
+                for stages in (2, 3, 4):
+                    if bn * rows // warps > 4096 or (rows <= 32 and bn == 256):
+                        continue  # more accumulators than registers
+                    other = {
+                        **config,
+                        "GROUP_SIZE_M": 16,
+                        "BLOCK_SIZE_N": bn,
+                        "BLOCK_SIZE_K": bk,
+                        "num_warps": warps,
+                        "num_stages": stages,
+                    }
+                    out[f"bound n{bn}k{bk}w{warps}s{stages}"] = (STORE, 0, g, "", other)
+                    out[f"relaxed n{bn}k{bk}w{warps}s{stages}"] = (RELAXED, 0, g, "", other)
     return out
 
 
@@ -358,16 +382,26 @@ def main() -> int:
     parser.add_argument("--tree", type=Path, required=True, help="folder that holds sglang/")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tokens", type=int, nargs="+", default=list(TOKENS))
+    parser.add_argument(
+        "--tune", action="store_true", help="tile shapes of the down projection instead of epilogues"
+    )
     parser.add_argument("--seconds", type=float, default=240, help="stop starting cells after this long")
     parser.add_argument("--processes", type=int, default=min(14, os.cpu_count() or 1))
     args = parser.parse_args()
     began = time.time()
     folder = Path(tempfile.gettempdir()) / "sglang-guards-sweep"
     plan = []
-    for tokens in args.tokens:
+    for tokens in TUNE_TOKENS if args.tune else args.tokens:
         for name, dtype in CELLS:
             config = base_config(args.tree, SHAPES[name][0], SHAPES[name][1], tokens, dtype)
-            plan.append((name, dtype, tokens, arms(config, tokens, dtype, SHAPES[name][2])))
+            plan.append(
+                (
+                    name,
+                    dtype,
+                    tokens,
+                    tune_arms(config, dtype) if args.tune else arms(config, tokens, dtype, SHAPES[name][2]),
+                )
+            )
     jobs: dict[str, Any] = {}
     for name, dtype, _, table in plan:
         for arm in table.values():
@@ -432,18 +466,26 @@ def main() -> int:
                         INT32: problem.out32.view(torch.int32).float() / 1048576.0,
                     }.get(table[arm][0], problem.out)
                     errors[arm] = float((result.float() - reference).norm() / reference.norm())
-                repeat = 2 if tokens >= 8192 else 8 if tokens >= 512 else 20
+                repeat = (
+                    (4 if tokens <= 1024 else 1)
+                    if args.tune
+                    else 2
+                    if tokens >= 8192
+                    else 8
+                    if tokens >= 512
+                    else 20
+                )
                 graphs[arm] = (graph_of(run, repeat), repeat)
             except Exception as error:
                 print(name, dtype, tokens, arm, f"{type(error).__name__}: {error}"[:200], flush=True)
         samples: dict[str, list[float]] = {arm: [] for arm in graphs}
-        for _ in range(7):
+        for _ in range(5 if args.tune else 7):
             for arm, (graph, repeat) in graphs.items():
                 samples[arm].append(once(graph, repeat))
         med = {arm: statistics.median(v) for arm, v in samples.items()}
         for arm, value in med.items():
             row = dict(shape=name, dtype=dtype, tokens=tokens, arm=arm, us=round(value, 2), p20=round(sorted(samples[arm])[1], 2),
-                       p80=round(sorted(samples[arm])[5], 2), vs_off=round(med["off"] / value, 4), error=errors.get(arm),
+                       p80=round(sorted(samples[arm])[-2], 2), vs_off=round(med["off"] / value, 4), error=errors.get(arm),
                        config=table[arm][4] if arm in table else None, device=torch.cuda.get_device_name())  # fmt: skip
             sink.write(json.dumps(row) + "\n")
         sink.flush()

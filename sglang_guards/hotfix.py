@@ -43,7 +43,9 @@ def apply(env: Mapping[str, str]) -> str | None:
     try:
         return _apply(env)
     except Exception as error:  # a worker must start whatever the kernel's file looks like
-        logger.warning("sglang-guards: %s=%s not applied: %s: %s", VARIABLE, NAME, type(error).__name__, error)
+        logger.warning(
+            "sglang-guards: %s=%s not applied: %s: %s", VARIABLE, NAME, type(error).__name__, error
+        )
         return None
 
 

@@ -43,7 +43,9 @@ def __getattr__(name):
 
 def main() -> int:
     site = Path(sys.argv[1])
-    archives = [p for folder in sys.argv[2:] for p in sorted(Path(folder).rglob("*")) if p.suffix in (".whl", ".zip")]
+    archives = [
+        p for folder in sys.argv[2:] for p in sorted(Path(folder).rglob("*")) if p.suffix in (".whl", ".zip")
+    ]
     if not archives:
         print(f"nothing to unpack in {' '.join(sys.argv[2:])}", file=sys.stderr)
         return 1

@@ -26,6 +26,8 @@ class Arms:
         tree: Path | None = None,
     ) -> None:
         self.tree = tree or kernels.root()
+        self.changes = dict(changes or {})
+        self.only: dict[str, frozenset[str]] = {}
         files = kernels.texts(self.tree)
         self.modules: dict[str, ModuleType] = {}
         for name, flag, change in [
@@ -38,8 +40,25 @@ class Arms:
             self.modules[name] = kernels.load(tag, change(files) if change else files, self.tree)
             kernels.set_flag(self.modules[name], flag)
 
+    def add_tuned(self, name: str, like: str, tiles: Mapping[str, Mapping[int, Mapping[str, int]]]) -> None:
+        """An arm like `like`, with tiles of its own for the down projection: shape key -> tokens -> config. Shapes
+        without an entry have no such arm."""
+        files = kernels.texts(self.tree)
+        change = self.changes.get(like)
+        module = kernels.load(f"bench_{name}", change(files) if change else files, self.tree)
+        kernels.set_flag(module, like not in ("off", "free"))
+        kernels.set_down_tiles(module, tiles)
+        self.modules[name] = module
+        self.only[name] = frozenset(tiles)
+
     def calls(self, batch: layer.Batch) -> dict[str, Callable[[], Any]]:
-        return {name: _bind(batch, module) for name, module in self.modules.items()}
+        """The arms that apply to this shape, each as a call."""
+        key = batch.weights.shape.key
+        return {
+            name: _bind(batch, module)
+            for name, module in self.modules.items()
+            if name not in self.only or key in self.only[name]
+        }
 
 
 def _bind(batch: layer.Batch, module: ModuleType) -> Callable[[], Any]:

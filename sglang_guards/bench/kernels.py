@@ -178,3 +178,23 @@ def set_flag(module: ModuleType, value: bool) -> None:
 
 def _accessor(real: Callable[[], Any], value: bool) -> Callable[[], Any]:
     return lambda: _Override(real(), value)
+
+
+def set_down_tiles(module: ModuleType, tiles: Mapping[str, Mapping[int, Mapping[str, int]]]) -> None:
+    """Let this copy take the down projection's tile from `tiles` (shape key -> tokens -> config) where its shape has
+    one; the row block stays that of the up projection, with which it shares the sorting of tokens."""
+    real = module.try_get_optimal_moe_config
+
+    def choose(
+        w1: Any, w2: Any, top_k: int, dtype: str | None, tokens: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        chosen = real(w1, w2, top_k, dtype, tokens, *args, **kwargs)
+        table = tiles.get(f"E{w2[0]}-N{w2[2]}-H{w2[1]}-K{top_k}-{'fp8' if dtype == 'fp8_w8a8' else 'bf16'}")
+        if not table or not kwargs.get("return_down_config"):
+            return chosen
+        config, _ = chosen
+        tile = dict(table[min(table, key=lambda count: abs(count - tokens))])
+        tile["BLOCK_SIZE_M"] = config["BLOCK_SIZE_M"]
+        return config, (tile, tile["BLOCK_SIZE_M"])
+
+    module.try_get_optimal_moe_config = choose  # type: ignore[attr-defined]

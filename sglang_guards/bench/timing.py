@@ -45,6 +45,7 @@ def interleaved(
     timed part, and each sample is one call; else `repeat` calls follow each other and share what stays in L2."""
     import torch
 
+    event: Any = torch.cuda.Event
     repeat = 1 if cold else repeat
     l2 = int(getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 0) or 64 << 20)
     flush = torch.empty(2 * l2, dtype=torch.int8, device="cuda") if cold else None
@@ -53,7 +54,7 @@ def interleaved(
     names = list(graphs)
     for number in range(rounds + 1):  # the first round warms up and is dropped
         for name in names if number % 2 else reversed(names):
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start, end = event(enable_timing=True), event(enable_timing=True)
             if flush is not None:
                 flush.zero_()
             start.record()
