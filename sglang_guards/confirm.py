@@ -63,7 +63,9 @@ def _waits_for_lora(runner: Any) -> bool:
 
 
 def _confirm_fused_sum(runner: Any) -> None:
-    if getattr(runner, "tp_rank", 0) or not compat.worker_flag(runner.server_args, "enable_fused_moe_sum_all_reduce"):
+    if getattr(runner, "tp_rank", 0) or not compat.worker_flag(
+        runner.server_args, "enable_fused_moe_sum_all_reduce"
+    ):
         return
     layers = [read(module) for module in moe_modules(runner.model.modules())]
     who = "draft" if _is_draft(runner) else "target"
@@ -96,11 +98,14 @@ def moe_modules(modules: Iterable[Any]) -> list[Any]:
 def read(module: Any) -> Layer:
     """The runner that a loaded FusedMoE layer got; `unknown` where it keeps none."""
     method = getattr(module, "quant_method", None)
-    places = (method, getattr(module, "scheme", None), getattr(method, "gpu_method", None), getattr(method, "kernel", None))
+    scheme = getattr(module, "scheme", None)
+    places = (method, scheme, getattr(method, "gpu_method", None), getattr(method, "kernel", None))
     runner = next((r for r in (getattr(place, "runner", None) for place in places) if r is not None), None)
     backend = getattr(runner, "runner_backend", None)
     name = str(getattr(backend, "value", backend) or "unknown").lower()
-    top_k = getattr(getattr(module, "moe_runner_config", None), "top_k", None) or getattr(module, "top_k", None)
+    top_k = getattr(getattr(module, "moe_runner_config", None), "top_k", None) or getattr(
+        module, "top_k", None
+    )
     owners = " ".join(type(place).__name__ for place in places if place is not None)
     return Layer(name, top_k if isinstance(top_k, int) else None, "WNA16" in owners)
 

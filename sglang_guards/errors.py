@@ -1,6 +1,11 @@
-"""The one exception that means: this launch could not be checked (exit code 2)."""
+"""The two exceptions of the package: a launch that could not be checked, and one that is refused."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sglang_guards.report import Report
 
 
 class CouldNotCheck(Exception):
@@ -10,3 +15,14 @@ class CouldNotCheck(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+
+class LaunchRefused(ValueError):
+    """The launch would corrupt results or die later. The text lists every error and ends with the verdict."""
+
+    def __init__(self, text: str, report: Report) -> None:
+        super().__init__(text)
+        self.report = report
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (LaunchRefused, (str(self), self.report))

@@ -11,7 +11,6 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from sglang_guards.launch import Launch
 from sglang_guards.report import Evidence, Finding, Fix, Severity
@@ -93,16 +92,13 @@ def rule(
     def register(function: Callable[[Rule, Launch], Iterator[Finding]]) -> Rule:
         if id in _REGISTRY:
             raise ValueError(f"rule {id} is registered twice")
-        made: Any = None
 
         def check(launch: Launch) -> Iterator[Finding]:
-            return function(made, launch)
+            return function(_REGISTRY[id], launch)
 
-        made = Rule(
-            id, name, severity, summary, tuple(needs), tuple(evidence), applies, check, function.__doc__ or ""
-        )
-        _REGISTRY[id] = made
-        return made
+        doc = function.__doc__ or ""
+        _REGISTRY[id] = Rule(id, name, severity, summary, tuple(needs), tuple(evidence), applies, check, doc)
+        return _REGISTRY[id]
 
     return register
 

@@ -17,7 +17,7 @@ BAD = [*BASE, FLAG, "--enable-deterministic-inference"]
 
 ENGINE = """
 import sglang as sgl
-from sglang_guards.hooks import LaunchRefused
+from sglang_guards.errors import LaunchRefused
 if __name__ == "__main__":
     try:
         sgl.Engine({arguments})

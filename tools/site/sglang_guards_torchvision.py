@@ -5,12 +5,11 @@ without CUDA. Declaring the two operators just before torchvision is imported is
 """
 
 import sys
-from importlib.abc import MetaPathFinder
 
 _OPERATORS = ("nms", "qnms")
 
 
-class _DeclareOperators(MetaPathFinder):
+class _DeclareOperators:  # a finder needs no base class, and importlib.abc would cost every interpreter
     library = None
 
     def find_spec(self, name, path=None, target=None):
@@ -21,7 +20,9 @@ class _DeclareOperators(MetaPathFinder):
             if not torch.backends.cuda.is_built():
                 type(self).library = torch.library.Library("torchvision", "DEF")
                 for operator in _OPERATORS:
-                    self.library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+                    self.library.define(
+                        f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+                    )
         return None
 
 

@@ -1,13 +1,21 @@
 from __future__ import annotations
 
-from sglang_guards.hooks import LATE_OFF, late_fields, typed_flags
 from sglang_guards.report import Finding, Fix, Severity
+from sglang_guards.validate import LATE_OFF, late_fields, typed_flags
 
-FIELDS = ("model_path", "tp_size", "ep_size", "enable_fused_moe_sum_all_reduce", "enable_flashinfer_allreduce_fusion")
+FIELDS = (
+    "model_path",
+    "tp_size",
+    "ep_size",
+    "enable_fused_moe_sum_all_reduce",
+    "enable_flashinfer_allreduce_fusion",
+)
 
 
 def test_flags_are_reported_as_typed() -> None:
-    typed = typed_flags(["x", "--tp", "4", "--ep-size=2", "--enable-fused-moe-sum", "--unknown", "7", "--"], FIELDS)
+    typed = typed_flags(
+        ["x", "--tp", "4", "--ep-size=2", "--enable-fused-moe-sum", "--unknown", "7", "--"], FIELDS
+    )
     assert typed == {
         "tp_size": "--tp 4",
         "ep_size": "--ep-size=2",
