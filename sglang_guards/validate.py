@@ -27,6 +27,9 @@ LATE_OFF: Mapping[str, Any] = {
     "enable_flashinfer_allreduce_fusion": False,
     "flashinfer_allreduce_fusion_backend": None,
 }
+#: However a fix spells it, fusion off is one decision: both of its fields, whichever this release has.
+_FUSION = ("enable_flashinfer_allreduce_fusion", "flashinfer_allreduce_fusion_backend")
+_FORBIDS = "enforce_disable_flashinfer_allreduce_fusion"
 
 
 def validate(server_args: Any, settings: Settings) -> LaunchRefused | None:
@@ -82,7 +85,9 @@ def _with_notes(report: Report, problems: Sequence[str]) -> Report:
 def _switch_off(server_args: Any, settings: Settings, report: Report) -> Report:
     """Write the late decisions that settle errors, log old -> new, and judge again."""
     for field in dict.fromkeys(field for error in report.errors for field in late_fields(error)):
-        old = getattr(compat.view(server_args), field)
+        old = getattr(compat.view(server_args), field, None)
+        if not old:  # off already, or of another release
+            continue
         try:
             compat.write(server_args, "sglang-guards", **{field: LATE_OFF[field]})
         except Exception as error:
@@ -97,7 +102,9 @@ def _switch_off(server_args: Any, settings: Settings, report: Report) -> Report:
 
 def late_fields(finding: Finding) -> tuple[str, ...]:
     """The fields that `fix` mode may write for a finding: all of its fix, or nothing."""
-    wanted = finding.fix.set if finding.fix is not None else {}
+    wanted = dict(finding.fix.set) if finding.fix is not None else {}
+    if wanted.pop(_FORBIDS, None) is True or (wanted and set(wanted) <= set(_FUSION)):
+        wanted = dict.fromkeys(_FUSION) | wanted
     if not wanted or any(k not in LATE_OFF or v not in (None, False) for k, v in wanted.items()):
         return ()
     return tuple(wanted)

@@ -19,6 +19,16 @@ def issue(number: int) -> Evidence:
     return Evidence("report", f"https://github.com/sgl-project/sglang/issues/{number}")
 
 
+def flashinfer_issue(number: int) -> Evidence:
+    """A thread of FlashInfer's tracker."""
+    return Evidence("report", f"https://github.com/flashinfer-ai/flashinfer/issues/{number}")
+
+
+def vllm_issue(number: int) -> Evidence:
+    """A thread of vLLM's tracker: the same kernels, reported there."""
+    return Evidence("report", f"https://github.com/vllm-project/vllm/issues/{number}")
+
+
 def line(launch: Launch, probe: str) -> Evidence:
     """The line of the installed source that decided."""
     return Evidence("source", launch.where(f"source.{probe}"))

@@ -37,6 +37,10 @@ def test_only_the_late_decisions_are_written() -> None:
     assert late_fields(finding(enable_fused_moe_sum_all_reduce=None, ep_size=1)) == ()
     assert late_fields(finding(flashinfer_allreduce_fusion_backend="trtllm")) == ()
     assert late_fields(finding()) == ()
+    fusion = ("enable_flashinfer_allreduce_fusion", "flashinfer_allreduce_fusion_backend")
+    assert late_fields(finding(enable_flashinfer_allreduce_fusion=None)) == fusion
+    assert late_fields(finding(enforce_disable_flashinfer_allreduce_fusion=True)) == fusion
+    assert late_fields(finding(enforce_disable_flashinfer_allreduce_fusion=True, ep_size=1)) == ()
 
 
 def test_every_late_decision_is_an_off_switch() -> None:
