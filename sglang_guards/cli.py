@@ -59,7 +59,7 @@ def _trouble(message: str, hint: str, as_json: bool) -> int:
 
 
 def _run(words: list[str]) -> int:
-    own, launch = words, []
+    own, launch = words, list[str]()
     if "--" in words:
         cut = words.index("--")
         own, launch = words[:cut], words[cut + 1 :]
@@ -78,6 +78,8 @@ def _run(words: list[str]) -> int:
         return _rules(args.format)
     if args.what == "explain":
         return _explain(args.id)
+    if args.what == "legacy-hook":
+        return _legacy_hook(args.action)
     from sglang_guards import doctor
 
     return doctor.run(args.format)
@@ -113,9 +115,25 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("id", metavar="ID")
     doctor = commands.add_parser("doctor", help="prove that the start-up hook fires here", allow_abbrev=False)
     doctor.add_argument("--format", choices=("text", "json"), default="text")
+    legacy = commands.add_parser(
+        "legacy-hook", help="start-up hook for SGLang 0.5.10, which loads no plugins", allow_abbrev=False
+    )
+    legacy.add_argument("action", choices=("install", "remove"))
     bench = commands.add_parser("bench", help="measure the fused sum on this machine", add_help=False)
     bench.add_argument("rest", nargs=argparse.REMAINDER)
     return parser
+
+
+def _legacy_hook(action: str) -> int:
+    from sglang_guards import legacy
+
+    try:
+        print(legacy.install() if action == "install" else legacy.remove())
+    except OSError as error:
+        raise CouldNotCheck(
+            f"{legacy.pth_path()} could not be changed: {error}", "run it as the owner"
+        ) from error
+    return 0
 
 
 def _check(args: argparse.Namespace, launch: list[str]) -> int:

@@ -49,7 +49,7 @@ def _attach_auto_enable(registry: Any, hook_type: Any) -> None:
     if _exists(compat.AUTO_PASS_TARGET):
         registry.register(compat.AUTO_PASS_TARGET, _around_auto_enable, hook_type.AROUND)
     elif _exists(compat.AUTO_METHOD_TARGET):  # up to 0.5.14
-        registry.register(compat.AUTO_METHOD_TARGET, _after_model_adjustments, hook_type.AFTER)
+        registry.register(compat.AUTO_METHOD_TARGET, after_model_adjustments, hook_type.AFTER)
 
 
 def _around_auto_enable(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -58,7 +58,8 @@ def _around_auto_enable(original: Callable[..., Any], *args: Any, **kwargs: Any)
     return auto_enable.around_auto_enable(original, *args, **kwargs)
 
 
-def _after_model_adjustments(result: Any, server_args: Any, *args: Any, **kwargs: Any) -> None:
+def after_model_adjustments(result: Any, server_args: Any, *args: Any, **kwargs: Any) -> None:
+    """AFTER hook of the auto-enable slot up to 0.5.14."""
     from sglang_guards import auto_enable
 
     auto_enable.after_model_adjustments(server_args)

@@ -27,7 +27,26 @@ def _call(name: str, callback: Callable[[], None]) -> None:
     try:
         callback()
     except Exception as error:
-        logger.warning("sglang-guards: hook after the import of %s failed: %s: %s", name, type(error).__name__, error)
+        logger.warning(
+            "sglang-guards: hook after the import of %s failed: %s: %s", name, type(error).__name__, error
+        )
+
+
+def spec_with(
+    name: str,
+    callback: Callable[[], None],
+    path: Sequence[str] | None = None,
+    target: ModuleType | None = None,
+) -> importlib.machinery.ModuleSpec | None:
+    """The module's spec as the other finders give it, with a loader that calls `callback` after the module ran."""
+    for finder in list(sys.meta_path):
+        find = getattr(finder, "find_spec", None)
+        spec: importlib.machinery.ModuleSpec | None = find(name, path, target) if find is not None else None
+        if spec is not None:
+            if spec.loader is not None and hasattr(spec.loader, "exec_module"):
+                spec.loader = _Loader(spec.loader, name, callback)
+            return spec
+    return None
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -41,15 +60,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             return None
         if self in sys.meta_path:
             sys.meta_path.remove(self)
-        spec = None
-        for finder in list(sys.meta_path):
-            find = getattr(finder, "find_spec", None)
-            spec = find(fullname, path, target) if find is not None else None
-            if spec is not None:
-                break
-        if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
-            spec.loader = _Loader(spec.loader, self.name, self.callback)
-        return spec
+        return spec_with(fullname, self.callback, path, target)
 
 
 class _Loader(importlib.abc.Loader):

@@ -1,0 +1,111 @@
+"""SGLang without a plugin framework (0.5.10, 0.5.10.post1): wrap its methods when its server args are imported.
+
+Two ways in, both on the operator's explicit request: `python -m sglang_guards.launch_server …` in place of
+`python -m sglang.launch_server …`, or `sglang-guards legacy-hook install`, which writes one line into a .pth file of
+the environment. Where SGLang has a plugin framework, both leave the work to it. This module can go with 0.5.10.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import logging
+import os
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger("sglang_guards")
+
+SERVER_ARGS = "sglang.srt.server_args"
+PTH_NAME = "sglang_guards_legacy.pth"
+#: Runs in every interpreter of the environment, at times twice: no import but sys, and nothing until SGLang's server
+#: args are imported.
+_FINDER = f"""\
+if not any(type(f).__name__ == "SglangGuardsLegacy" for f in sys.meta_path):
+    class SglangGuardsLegacy:
+        def find_spec(self, name, path=None, target=None):
+            if name == "{SERVER_ARGS}":
+                sys.meta_path.remove(self)
+                try:
+                    from sglang_guards.legacy import spec_of
+                    return spec_of(name, path, target)
+                except Exception:
+                    return None
+    sys.meta_path.insert(0, SglangGuardsLegacy())
+"""
+#: One physical line: a .pth file runs line by line, and only lines that start with `import`.
+PTH_TEXT = f"import sys; exec({_FINDER!r})\n"
+
+
+def has_plugin_framework() -> bool:
+    """Whether the installed SGLang loads plugins itself (0.5.11 and later)."""
+    try:
+        return importlib.util.find_spec("sglang.srt.plugins") is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def spec_of(name: str, path: Any = None, target: Any = None) -> Any:
+    """The spec of SGLang's server args, whose import ends with `attach`."""
+    from sglang_guards.late_import import spec_with
+
+    return spec_with(name, attach, path, target)
+
+
+def attach() -> None:
+    """Wrap the validation and the auto-enable slot of an imported ServerArgs. Idempotent."""
+    if os.environ.get("SGLANG_GUARDS", "").strip().lower() == "off" or has_plugin_framework():
+        return
+    from sglang.srt.server_args import ServerArgs
+
+    from sglang_guards import hooks
+    from sglang_guards.settings import from_env
+
+    _after(ServerArgs, "check_server_args", hooks.after_check_server_args)
+    if from_env(os.environ).auto_enable:
+        _after(ServerArgs, "_handle_model_specific_adjustments", hooks.after_model_adjustments)
+
+
+def _after(owner: Any, name: str, hook: Callable[..., None]) -> None:
+    original = getattr(owner, name, None)
+    if original is None:
+        logger.warning("sglang-guards: %s.%s is not in this SGLang", owner.__name__, name)
+        return
+    if getattr(original, "_sglang_guards", False):
+        return
+
+    @functools.wraps(original)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        hook(result, self)
+        return result
+
+    wrapped._sglang_guards = True  # type: ignore[attr-defined]
+    setattr(owner, name, wrapped)
+
+
+def pth_path() -> Path:
+    """Where the .pth file goes: this environment's site-packages."""
+    return Path(sysconfig.get_path("purelib")) / PTH_NAME
+
+
+def install() -> str:
+    """Write the .pth file; returns what was done. Raises OSError when the folder cannot be written."""
+    path = pth_path()
+    if path.is_file() and path.read_text(encoding="utf-8") == PTH_TEXT:
+        return f"{path} is in place"
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(PTH_TEXT, encoding="utf-8")
+    temporary.replace(path)
+    return f"wrote {path}"
+
+
+def remove() -> str:
+    """Remove the .pth file; returns what was done."""
+    path = pth_path()
+    if not path.exists():
+        return f"{path} is not there"
+    path.unlink()
+    return f"removed {path}"
