@@ -10,11 +10,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sglang_guards import command, gpus, helper, landscape, model_files, options, redact, settings, source
+from sglang_guards import (
+    command,
+    gpus,
+    helper,
+    landscape,
+    model_files,
+    options,
+    redact,
+    releases,
+    settings,
+    source,
+)
 from sglang_guards.errors import CouldNotCheck
 from sglang_guards.judge import judge
 from sglang_guards.launch import Fact, Launch
-from sglang_guards.releases import release_with_flag
 from sglang_guards.report import Evidence, Finding, FlagVerdict, Report, Severity
 
 __all__ = ["CouldNotCheck", "check"]
@@ -208,12 +218,18 @@ def _bad_usage(
 ) -> CouldNotCheck:
     unknown = message.partition("unrecognized arguments: ")[2].split()
     flag = next((word.partition("=")[0] for word in unknown if word.startswith("--")), None)
+    if message.startswith("ambiguous option: "):
+        word = message.removeprefix("ambiguous option: ").split()[0].partition("=")[0]
+        return CouldNotCheck(
+            f"SGLang {installed.version} does not know {word}: {message}",
+            releases.that_have(word, installed.version),
+        )
     if flag is None:
         return CouldNotCheck(f"SGLang {installed.version} does not accept this command: {message}")
     in_file = "" if any(word.partition("=")[0] == flag for word in cmd.args) else " (from the --config file)"
     return CouldNotCheck(
         f"SGLang {installed.version} does not know {flag}{in_file}",
-        release_with_flag(flag, installed.version, table),
+        releases.help_with(flag, installed.version, table),
     )
 
 

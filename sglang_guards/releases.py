@@ -19,12 +19,21 @@ def trees_root() -> Path:
     return Path(os.environ.get("SGLANG_GUARDS_TREES") or default)
 
 
-def release_with_flag(flag: str, installed: str, table: Sequence[Option]) -> str:
+def help_with(flag: str, installed: str, table: Sequence[Option]) -> str:
     """One sentence of help about an unknown flag; empty when nothing is known."""
+    return that_have(flag, installed) or _alike(flag, table)
+
+
+def that_have(flag: str, installed: str) -> str:
+    """Which other releases on this machine have a flag; empty when none is known to."""
     having = [str(v) for v, folder in _trees() if str(v) != installed and _knows(folder, flag)]
-    if having:
-        first, last = having[0], having[-1]
-        return f"SGLang {first} has it" if first == last else f"SGLang {first} to {last} have it"
+    if not having:
+        return ""
+    first, last = having[0], having[-1]
+    return f"SGLang {first} has it" if first == last else f"SGLang {first} to {last} have it"
+
+
+def _alike(flag: str, table: Sequence[Option]) -> str:
     names = [name for option in table for name in option.names]
     near = difflib.get_close_matches(flag, names, n=2, cutoff=0.75)
     return f"did you mean {' or '.join(near)}?" if near else ""

@@ -107,7 +107,8 @@ def _resolve(args: list[str], parsed: _Parsed) -> dict[str, Any]:
     argparse.ArgumentParser.parse_args = parse_args  # type: ignore[method-assign,assignment]
     server_args = prepare_server_args(args)
     view = compat.resolve(server_args)
-    server_args.check_server_args()
+    if str(view.model_path).lower() not in collect.DUMMY_PATHS:  # it wants a model name, which those have not
+        server_args.check_server_args()
     view = compat.view(server_args)
     problems: list[str] = []
     typed = options.typed(parsed.merged, parsed.table)
@@ -164,8 +165,8 @@ def _say_instead_of_exit(parser: argparse.ArgumentParser) -> None:
 
 def _given(
     original: Any, parser: argparse.ArgumentParser, words: list[str], fields: Sequence[str]
-) -> tuple[str, ...]:
-    """The fields that the operator set: parse once more with no defaults at all."""
+) -> dict[str, Any]:
+    """The fields that the operator set, with their values: parse once more with no defaults at all."""
     kept = [(action, action.default) for action in parser._actions]
     parser_defaults, parser._defaults = parser._defaults, {}
     try:

@@ -41,7 +41,7 @@ class _Facts:
         """The value typed for the first flag that begins so."""
         for at, word in enumerate(self._argv):
             if word.startswith(start):
-                name, sign, value = word.partition("=")
+                _, sign, value = word.partition("=")
                 return value if sign else next(iter(self._argv[at + 1 : at + 2]), None)
         return None
 
