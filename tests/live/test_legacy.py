@@ -98,15 +98,13 @@ def test_the_pth_hook_is_installed_used_and_removed(fresh_venv: Path) -> None:
 def test_the_pth_line_is_one_line_that_imports_nothing_of_ours() -> None:
     assert PTH_TEXT.count("\n") == 1
     assert PTH_TEXT.startswith("import sys; ")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-I",
-            "-c",
-            f"{PTH_TEXT}; exec({PTH_TEXT!r}); print([m for m in sys.modules if 'guards' in m])",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "sglang_guards.legacy" not in done.stdout
+    tell = "import sys\nprint([m for m in sys.modules if m == 'sglang_guards.legacy'], len(sys.meta_path))\n"
+    twice = _isolated(PTH_TEXT * 2 + tell)
+    assert twice.startswith("[]")
+    assert int(twice.split()[-1]) == int(_isolated(tell).split()[-1]) + 1, "run twice, it is there once"
+
+
+def _isolated(script: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-I", "-c", script], capture_output=True, text=True, check=True
+    ).stdout
