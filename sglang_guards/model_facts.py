@@ -134,7 +134,7 @@ def _compressed_tensors_kind(quant_config: Mapping[str, Any]) -> str | None:
     return kinds.pop() if len(kinds) == 1 else None
 
 
-_COMPRESSED = {
+_COMPRESSED: Mapping[tuple[str, Any, bool], str] = {
     ("float", 8, True): "ct_fp8",
     ("int", 8, True): "ct_int8",
     ("int", 4, False): "ct_wna16",

@@ -176,4 +176,5 @@ class _Layers:
             return "float16"
         if asked in ("bfloat16", "float", "float32"):
             return "float32" if asked != "bfloat16" else "bfloat16"
-        return self.get("dtype")
+        dtype = self.get("dtype")
+        return None if dtype is None else str(dtype)
