@@ -71,22 +71,39 @@ _ATTENTION = ("attention_backend", "decode_attention_backend", "prefill_attentio
 def _maybe_unread(launch: Launch, field: str, effect: str) -> FlagVerdict | None:
     if f"args.{field}" not in launch.facts:
         return None
-    read = launch.source.ask(f"{field}_read") if launch.source is not None else None
     where = declared(launch, field)
+    if not given(launch, field):
+        folder = _WHERE_READ[field]
+        if _mentioned(launch, folder, field):
+            return row(launch, field, "off", f"if set: {effect}", where)
+        return row(launch, field, "off", f"if set: nothing in {short(folder)}/ reads it", where)
+    read = launch.source.ask(f"{field}_read") if launch.source is not None else None
     if read is None or read.value is None:
         return row(launch, field, "unknown", "whether anything reads it is not known", where)
     if read.value is False:
-        outcome = "ignored" if given(launch, field) else "off"
-        supposed = "" if given(launch, field) else "if set: "
-        return row(
-            launch, field, outcome, f"{supposed}no code of this SGLang reads it; it is only declared", where
-        )
-    outcome = "active" if given(launch, field) else "off"
+        return row(launch, field, "ignored", "no code of this SGLang reads it; it is only declared", where)
     place = short(read.where or "")
     if "double_sparsity" in place:
-        outcome = "ignored" if given(launch, field) else "off"
-        effect = "only double-sparsity attention reads it"
-    return row(launch, field, outcome, effect, place)
+        return row(launch, field, "ignored", "only double-sparsity attention reads it", place)
+    return row(launch, field, "active", effect, place)
+
+
+#: Where a reader of a flag would be. The probe that reads the whole tree is asked only when the flag is set.
+_WHERE_READ = {
+    "num_continuous_decode_steps": "sglang/srt/managers",
+    "triton_attention_reduce_in_fp32": "sglang/srt/layers/attention",
+}
+
+
+def _mentioned(launch: Launch, folder: str, word: str) -> bool:
+    """Whether a file of a folder holds the word, double-sparsity attention aside; the texts are not kept."""
+    source, needle = launch.source, word.encode()
+    if source is None:
+        return False
+    for rel in source.files(folder, "**/*.py"):
+        if "double_sparsity" not in rel and needle in source.path(rel).read_bytes():
+            return True
+    return False
 
 
 def policy(launch: Launch) -> FlagVerdict | None:

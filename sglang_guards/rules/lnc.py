@@ -23,8 +23,6 @@ from sglang_guards.rules.hazard_common import (
 _DEEPSEEK_MOE = (
     "DeepseekV2For", "DeepseekV3For", "DeepseekV32For", "GlmMoeDsa", "KimiK25", "MistralLarge3", "DeepseekV4For",
 )  # fmt: skip
-#: Deterministic inference reported as broken and still open: architecture -> (report, from how many GPUs).
-_NOT_DETERMINISTIC = {"GptOssForCausalLM": (19431, 2), "Qwen3_5ForConditionalGeneration": (31261, 1)}
 _SCATTER_NEEDS = (
     "args.enable_dp_attention", "args.dp_size", "args.ep_size", "args.tp_size", "args.moe_a2a_backend",
     "source.reduce_scatterv_sums", "source.reduce_scatterv_needs_full_dp",
@@ -284,80 +282,4 @@ def trtllm_piecewise(rule: Rule, launch: Launch) -> Iterator[Finding]:
             fact=f"bf16 experts on {launch['target.runner']} with the piecewise graph on and batches up to {size}",
             when="an illegal memory access while the prefill graph is captured, in a public report",
             fix=Fix("add --disable-piecewise-cuda-graph", {"disable_piecewise_cuda_graph": True}),
-        )
-
-
-@rule(
-    "LNC107",
-    "deterministic-mode-with-a-sum-by-batch-size",
-    Severity.WARNING,
-    summary="the sum over experts depends on the batch size in deterministic mode",
-    needs=("target.runner", "args.max_running_requests", "source.moe_sum_ignores_determinism"),
-    evidence=(issue(20509),),
-    applies=lambda launch: is_moe(launch) and bool(launch.get("args.enable_deterministic_inference")),
-)
-def batch_dependent_sum(rule: Rule, launch: Launch) -> Iterator[Finding]:
-    """Deterministic inference with experts whose sum changes its kernel at 32 tokens.
-
-    ## What it checks
-    Deterministic mode is on, the experts run on Triton, more than 32 requests may decode together, and the installed
-    sum over experts picks its kernel by the number of tokens without looking at the mode.
-
-    ## Why it matters
-    The two kernels round differently, so a request's text depends on who else is in the batch.
-
-    ## When it hurts
-    When the number of running requests crosses 32. To tell: send the same prompt alone and among 40 others.
-
-    ## Fix
-    --max-running-requests 32, or a release whose sum looks at the mode (0.5.14 does).
-    """
-    running = launch["args.max_running_requests"]
-    if launch["target.runner"] != "triton" or (isinstance(running, int) and running <= 32):
-        return
-    if launch["source.moe_sum_ignores_determinism"]:
-        yield rule.finding(
-            flags=typed(launch, "enable_deterministic_inference"),
-            fact=f"up to 32 tokens are summed by another kernel than more, in this mode too "
-            f"({launch.where('source.moe_sum_ignores_determinism')})",
-            when="the same prompt gives different text once the batch crosses 32 tokens",
-            fix=Fix("add --max-running-requests 32", {"max_running_requests": 32}, "display"),
-            evidence=(line(launch, "moe_sum_ignores_determinism"),),
-        )
-
-
-@rule(
-    "LNC108",
-    "deterministic-mode-not-covering-the-model",
-    Severity.WARNING,
-    summary="deterministic mode is reported not to cover this architecture",
-    needs=("model.architecture", "args.tp_size"),
-    evidence=(issue(19431), issue(31261)),
-    applies=lambda launch: bool(launch.get("args.enable_deterministic_inference")),
-)
-def not_deterministic(rule: Rule, launch: Launch) -> Iterator[Finding]:
-    """--enable-deterministic-inference on an architecture with an open report.
-
-    ## What it checks
-    The architecture is one for which a report of differing outputs is open: gpt-oss with TP above 1, and Qwen3.5's
-    dense hybrid. It rests on reports alone; nothing in the source was found that decides it.
-
-    ## Why it matters
-    Some kernel of the model is not batch-invariant, and the mode does not replace it.
-
-    ## When it hurts
-    When the batch grows (past eight requests for gpt-oss). To tell: SGLang's own deterministic test,
-    `python -m sglang.test.test_deterministic`.
-
-    ## Fix
-    Do not rely on bit-equal outputs of this model.
-    """
-    number, ranks = _NOT_DETERMINISTIC.get(str(launch["model.architecture"]), (0, 0))
-    if number and int(launch["args.tp_size"]) >= ranks:
-        yield rule.finding(
-            flags=typed(launch, "enable_deterministic_inference"),
-            fact=f"for {launch['model.architecture']} a report of differing outputs is open (#{number})",
-            when="outputs change with the batch size; to tell, run SGLang's deterministic test",
-            fix=None,
-            evidence=(issue(number),),
         )

@@ -27,6 +27,7 @@ DEFAULTS: Mapping[str, Any] = {
     "moe_runner_backend": "auto", "moe_a2a_backend": "none", "enable_fused_moe_sum_all_reduce": False,
     "lora_use_virtual_experts": False, "enable_mixed_chunk": False, "speculative_algorithm": None,
     "enforce_shared_experts_fusion": False, "enable_two_batch_overlap": False, "moe_dense_tp_size": None,
+    "num_continuous_decode_steps": 1, "triton_attention_reduce_in_fp32": False,
 }  # fmt: skip
 
 
@@ -38,6 +39,7 @@ class Near:
     facts: Mapping[str, Any] = field(default_factory=dict)
     release: str | None = None
     env: Mapping[str, str] | None = None
+    given: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -370,5 +372,14 @@ CASES: tuple[Case, ...] = (
             Near("one GPU", {"args.tp_size": 1}),
             Near("covered", {"model.architecture": "Qwen3MoeForCausalLM"}),
         ),
+    ),
+    Case(
+        "LNC201", "0.5.15", {"args.num_continuous_decode_steps": 4}, severity="warning",
+        given=("num_continuous_decode_steps",),
+        near=(Near("not set", {"args.num_continuous_decode_steps": 1}, given=()),),
+    ),
+    Case(
+        "LNC201", "0.5.15", {"args.triton_attention_reduce_in_fp32": True}, severity="warning", name="fp32",
+        given=("triton_attention_reduce_in_fp32",), near=(Near("read by double sparsity", release="0.5.10"),),
     ),
 )  # fmt: skip

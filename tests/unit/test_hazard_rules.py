@@ -25,8 +25,9 @@ def launch_of(case: Case, near: Near | None = None, fix: Mapping[str, Any] | Non
     values = {**BASE, **case.facts, **(near.facts if near else {})}
     release = near.release if near and near.release else case.release
     env = near.env if near and near.env is not None else case.env
+    given = near.given if near and near.given is not None else case.given
     facts = {
-        name: Fact(value, "given" if name.removeprefix("args.") in case.given else "resolved")
+        name: Fact(value, "given" if name.removeprefix("args.") in given else "resolved")
         for name, value in values.items()
     }
     for field, value in (fix or {}).items():
