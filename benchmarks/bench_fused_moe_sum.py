@@ -58,6 +58,12 @@ def add_tuned(arms: cell.Arms) -> None:
             arms.add_tuned(arm, like, tiles)
 
 
+def also(pairs: list[str]) -> dict[str, Callable[[kernels.Texts], kernels.Texts]]:
+    """`--also NAME=FILE`: the diffs before the last one of variants/<release>, then FILE instead of it."""
+    before = sorted((HERE / "variants" / _version()).glob("*.diff"))[:-1]
+    return {name: _prefix([*before, Path(file)]) for name, _, file in (pair.partition("=") for pair in pairs)}
+
+
 def _version() -> str:
     import sglang
 
@@ -92,13 +98,18 @@ def done(path: Path, l2: str, routing: str, fingerprint: str) -> set[tuple[str, 
     return found
 
 
-def compile_ahead(cells: list[tuple[MoeShape, int]], seconds: float, tiles: bool) -> None:
+def arms_of(extra: list[str], tiles: bool) -> cell.Arms:
+    arms = cell.Arms(changes(kernels.root()) | also(extra))
+    if tiles:
+        add_tuned(arms)
+    return arms
+
+
+def compile_ahead(cells: list[tuple[MoeShape, int]], seconds: float, extra: list[str], tiles: bool) -> None:
     """In a process of its own: run every arm of some cells once, which fills Triton's cache on disk."""
     began = time.time()
     layer.publish_args()
-    arms = cell.Arms(changes(kernels.root()))
-    if tiles:
-        add_tuned(arms)
+    arms = arms_of(extra, tiles)
     weights: layer.Weights | None = None
     for shape, count in cells:
         if time.time() - began > seconds:
@@ -112,7 +123,9 @@ def compile_ahead(cells: list[tuple[MoeShape, int]], seconds: float, tiles: bool
             print(f"compile {shape.key} {count}: {type(error).__name__}: {error}"[:300], file=sys.stderr)
 
 
-def compile_all(cells: list[tuple[MoeShape, int]], processes: int, seconds: float, tiles: bool) -> None:
+def compile_all(
+    cells: list[tuple[MoeShape, int]], processes: int, seconds: float, extra: list[str], tiles: bool
+) -> None:
     """Compile in parallel; each process keeps to few shapes, since weights are made anew for each."""
     # Larger counts use the kernels of 4096, or of 16384 where the patched arm walks bands.
     cells = [(shape, count) for shape, count in cells if count <= 4096 or count == 16384]
@@ -121,7 +134,9 @@ def compile_all(cells: list[tuple[MoeShape, int]], processes: int, seconds: floa
         cells[len(cells) * i // processes : len(cells) * (i + 1) // processes] for i in range(processes)
     ]
     workers = [
-        context.Process(target=compile_ahead, args=(share, seconds, tiles)) for share in shares if share
+        context.Process(target=compile_ahead, args=(share, seconds, extra, tiles))
+        for share in shares
+        if share
     ]
     for worker in workers:
         worker.start()
@@ -174,6 +189,9 @@ def main() -> int:
     parser.add_argument(
         "--tiles", action="store_true", help="add the arms with the down projection's own tiles"
     )
+    parser.add_argument(
+        "--also", nargs="+", default=[], metavar="NAME=DIFF", help="more arms: another last diff"
+    )
     parser.add_argument("--compile-processes", type=int, default=0, help="compile ahead in so many processes")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
@@ -190,14 +208,12 @@ def main() -> int:
         a if os.sep not in a else Path(a).name for a in sys.argv[1:]
     )
     layer.publish_args()
-    arms = cell.Arms(changes(kernels.root()))
-    if args.tiles:
-        add_tuned(arms)
+    arms = arms_of(args.also, args.tiles)
     where = cell.origin(arms.tree, command)
     ready = done(args.out, args.l2, args.routing, where["fingerprint"])
     todo = [(s, t) for s, t in plan(shapes, args.tokens) if (s.key, t) not in ready]
     if args.compile_processes and todo:
-        compile_all(todo, args.compile_processes, min(200.0, args.seconds / 2), args.tiles)
+        compile_all(todo, args.compile_processes, min(200.0, args.seconds / 2), args.also, args.tiles)
         print(f"compiled in {time.time() - began:.0f} s", flush=True)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     weights: layer.Weights | None = None
@@ -212,6 +228,8 @@ def main() -> int:
                     weights = None
                     cell.reset_dynamo()
                     weights = layer.Weights(shape)
+                if count <= 32:
+                    cell.reset_dynamo()
                 row = cell.measure(
                     arms, weights, count, rounds=args.rounds, cold=args.l2 == "cold", routing=args.routing
                 )

@@ -138,8 +138,9 @@ def measure(
 
 
 def reset_dynamo() -> None:
-    """The unfused path compiles its sum for up to 32 tokens; after another hidden size it would be recompiled with
-    dynamic shapes and be slower than in a server. Call it whenever the hidden size changes."""
+    """The unfused path compiles its sum for up to 32 tokens; after another size it would be recompiled with
+    dynamic shapes and be much slower. Before each cell of up to 32 tokens it is compiled for exactly that count,
+    the best that the default can have."""
     import torch
 
     torch._dynamo.reset()
