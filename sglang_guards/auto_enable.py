@@ -15,6 +15,7 @@ from typing import Any
 
 from sglang_guards import fusion
 from sglang_guards.launch import Fact, Launch, MissingFact
+from sglang_guards.probes import models
 from sglang_guards.settings import Settings, from_env, ignore_reason
 from sglang_guards.source import Source
 
@@ -97,7 +98,7 @@ class Decision:
 
 
 def decide(launch: Launch) -> Decision:
-    """Whether to switch the fusion on. Anything that is not known is a reason to leave it; never raises."""
+    """Whether to switch the fusion on. Anything that is not known is a reason to leave it."""
     try:
         return _decide(launch)
     except MissingFact as missing:
@@ -126,11 +127,17 @@ def _decide(launch: Launch) -> Decision:
     kept = fusion.contract(launch)
     if kept.kind != "full":
         return Decision(None, None, kept.why or f"{architecture} does not keep the contract", listed=True)
+    sibling = SAME_DECODER.get(architecture, architecture)
+    stacked = set(models.decoders(source, architecture, launch.get("model.config")))
+    if others := stacked - set(models.decoders(source, sibling)) if sibling != architecture else set():
+        return Decision(
+            None, None, f"{', '.join(sorted(others))} was not reviewed for {architecture}", listed=True
+        )
     field = fusion.field(launch)
     value: Any = "auto" if field == fusion.BACKEND else True
     reason = f"{kept.why}; SGLang's list lacks {architecture}"
-    if architecture in SAME_DECODER and SAME_DECODER[architecture] != architecture:
-        reason += f", and has {SAME_DECODER[architecture]} with the same layers"
+    if sibling != architecture:
+        reason += f"; {sibling} stacks the same layers"
     return Decision(field, value, reason, listed=True, where=kept.where)
 
 

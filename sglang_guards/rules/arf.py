@@ -264,7 +264,7 @@ def incomplete(rule: Rule, launch: Launch) -> Iterator[Finding]:
     Severity.WARNING,
     summary="all-reduce fusion does nothing with data-parallel attention",
     needs=("source.fusion_noop_under_dp_attention", "args.tp_size"),
-    evidence=(),
+    evidence=(Evidence("source", "srt/layers/communicator.py of 0.5.15: apply_flashinfer_allreduce_fusion"),),
     applies=_explicit,
 )
 def dp_attention(rule: Rule, launch: Launch) -> Iterator[Finding]:
