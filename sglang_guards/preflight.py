@@ -58,11 +58,16 @@ def check(
     )
     result = _judged(target, target.command, {})
     rows, notes = _verdicts(result.launch) if result.launch.facts else ((), ())
+    corrected, in_file = _corrected(target, result)
     report = replace(
         result.report,
-        corrected=_corrected(target, result),
+        corrected=corrected,
         flags=rows,
-        internal=(*result.report.internal, *notes),
+        internal=(
+            *result.report.internal,
+            *notes,
+            *(_in_file(name, value) for name, value in in_file.items()),
+        ),
     )
     report = _without_secrets(report, target, result)
     return replace(report, seconds=time.monotonic() - started)
@@ -233,14 +238,23 @@ def _bad_usage(
     )
 
 
-def _corrected(target: _Target, first: _Result) -> tuple[str, ...] | None:
-    """The command with the findings' fixes applied, checked again until no error is left; None when that fails."""
+def _in_file(name: str, value: Any) -> str:
+    key = name.replace("_", "-")
+    what = f"remove {key} from" if value in (None, False) else f"set {key} to {value} in"
+    return f"the corrected command needs a change of the --config file too: {what} it"
+
+
+def _corrected(target: _Target, first: _Result) -> tuple[tuple[str, ...] | None, dict[str, Any]]:
+    """The command with the findings' fixes applied, checked again until no error is left, and what has to change in
+    the --config file beside it. None when that fails.
+    """
     result, cmd = first, target.command
     edits: dict[str, Any] = {}
+    in_file: dict[str, Any] = {}
     for _ in range(_ROUNDS):
         wanted = _fixes(result.report, edits)
         if not wanted:
-            return cmd.argv if edits and not result.report.errors else None
+            break
         edits |= wanted
         # A switch that the --config file turns on cannot be taken back by a flag: edit the merged arguments.
         in_file = {
@@ -250,13 +264,13 @@ def _corrected(target: _Target, first: _Result) -> tuple[str, ...] | None:
             target.command.args, {k: v for k, v in edits.items() if k not in in_file}, first.table
         )
         if unsettable:
-            return None
+            return None, {}
         cmd = target.command.with_args(args)
         try:
             result = _judged(target, cmd, in_file)
         except CouldNotCheck:
-            return None
-    return cmd.argv if not result.report.errors else None
+            return None, {}
+    return (cmd.argv, in_file) if edits and not result.report.errors else (None, {})
 
 
 def _settable_over_file(name: str, value: Any, result: _Result) -> bool:
