@@ -15,7 +15,7 @@ import pytest
 from tests.launches.checks import check_all
 from tests.trees import tree
 
-pytestmark = [pytest.mark.live, pytest.mark.slow]
+pytestmark = pytest.mark.live
 
 #: 0.5.13.post1 and earlier refuse speculation beside the radix cache for this model, hence --disable-radix-cache.
 SEED = [

@@ -1,0 +1,92 @@
+"""Public launches: no harm said of those that work, and the share of the reported ones that is caught."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+
+from sglang_guards.rules import all_rules
+from tests.launches.corpus_cases import BAD, CORPUS, GOOD, refused, releases_of, reports, told
+from tests.trees import RELEASES
+
+pytestmark = pytest.mark.live
+
+#: Releases on which CI judges every good launch that they accept.
+JUDGED = ("0.5.12", "0.5.15", "0.5.23")
+#: Good launches that the release does not take on a simulated machine, and why (see the case's report).
+NOT_TAKEN = {
+    "0.5.12": set(),
+    "0.5.15": set(),
+    "0.5.23": set(),
+}
+#: Warnings that are right on a launch that works: the flag's own pull request, measured slower on an H200.
+HINTS = {"pr-qwen3-235b-2507-tp8-fused-sum": {"FMS301"}}
+#: Reported cases that are caught on the release that they name.
+CAUGHT: set[str] = set()
+
+
+def batch(release: str) -> tuple[str, ...]:
+    """What CI judges on one release, in one process."""
+    good = [name for name, case in GOOD.items() if release in case["releases"] and release in JUDGED]
+    return tuple(good + [name for name in BAD if release in releases_of(name)])
+
+
+@pytest.mark.parametrize("release", JUDGED)
+def test_no_harm_is_said_of_launches_that_work(release: str) -> None:
+    judged = reports(release, batch(release))
+    good = {name: report for name, report in judged.items() if name in GOOD}
+    assert {name for name, report in good.items() if refused(report)} == NOT_TAKEN[release]
+    for name, report in good.items():
+        if not refused(report):
+            assert not told(report, "error"), (name, report["findings"])
+            assert told(report, "warning") <= HINTS.get(name, set()), (name, report["findings"])
+
+
+def test_the_share_of_reported_launches_that_is_caught(capsys: pytest.CaptureFixture[str]) -> None:
+    caught: dict[str, list[str]] = defaultdict(list)
+    reachable: dict[str, list[str]] = defaultdict(list)
+    for name, case in BAD.items():
+        if case.get("out_of_reach"):
+            continue
+        reachable[case["family"]].append(name)
+        report = reports(case["release"], batch(case["release"]))[name]
+        if told(report, "error", "warning") & set(case["catches"]):
+            caught[case["family"]].append(name)
+    with capsys.disabled():
+        print()
+        for family, names in sorted(reachable.items()):
+            print(f"  {family}: {len(caught[family])} of {len(names)} reported launches caught")
+        out = [name for name, case in BAD.items() if case.get("out_of_reach")]
+        print(f"  out of reach or repaired before 0.5.10: {len(out)}")
+    assert {name for names in caught.values() for name in names} == CAUGHT
+
+
+@pytest.mark.parametrize("name", [name for name in BAD if BAD[name].get("quiet_on")])
+def test_the_rules_are_quiet_where_it_is_repaired(name: str) -> None:
+    for release in BAD[name]["quiet_on"]:
+        report = reports(release, batch(release))[name]
+        assert not told(report, "error", "warning") & set(BAD[name]["catches"]), (release, report["findings"])
+
+
+def test_the_corpus_is_whole() -> None:
+    ids = {rule.id for rule in all_rules()}
+    for name, case in CORPUS.items():
+        assert case["source"].startswith("https://github.com/"), name
+        assert case["why"].endswith("."), name
+        if case["kind"] == "good":
+            assert set(case["releases"]) <= set(RELEASES), name
+        else:
+            assert bool(case["catches"]) is not bool(case.get("out_of_reach")), name
+            assert {i for i in case["catches"] if not i.startswith("ARF")} <= ids, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("release", RELEASES[1:])
+def test_every_good_launch_on_every_release(release: str) -> None:
+    """The full matrix, an hour on two cores: run it with -m slow."""
+    names = tuple(name for name, case in GOOD.items() if release in case["releases"])
+    for name, report in reports(release, names).items():
+        if not refused(report):
+            assert not told(report, "error"), (name, report["findings"])
+            assert told(report, "warning") <= HINTS.get(name, set()), (name, report["findings"])
