@@ -21,7 +21,7 @@ from sglang_guards.rules.hazard_common import (
 
 #: Architectures built on DeepseekV2MoE, which reads SGLANG_SHARED_EXPERT_TP1.
 _DEEPSEEK_MOE = (
-    "DeepseekV2For", "DeepseekV3For", "DeepseekV32For", "GlmMoeDsa", "KimiK25", "MistralLarge3", "DeepseekV4For",
+    "DeepseekV2For", "DeepseekV3For", "DeepseekV32For", "GlmMoeDsa", "KimiK25", "MistralLarge3",
 )  # fmt: skip
 _SCATTER_NEEDS = (
     "args.enable_dp_attention", "args.dp_size", "args.ep_size", "args.tp_size", "args.moe_a2a_backend",
@@ -95,6 +95,7 @@ def gpt_oss_twice(rule: Rule, launch: Launch) -> Iterator[Finding]:
     evidence=(issue(31475), issue(35535)),
     applies=lambda launch: (
         env_on(launch, "SGLANG_SHARED_EXPERT_TP1")
+        and not launch.get("args.enforce_shared_experts_fusion")
         and _dp_attention(launch)
         and str(launch.get("model.architecture") or "").startswith(_DEEPSEEK_MOE)
     ),

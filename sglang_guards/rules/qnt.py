@@ -51,7 +51,8 @@ def _block_fp8(launch: Launch) -> bool:
         "model.intermediate_size", "model.first_k_dense", "args.tp_size", "args.ep_size", "args.moe_dp_size",
         "args.moe_a2a_backend", "args.moe_runner_backend", "args.moe_dense_tp_size",
         "args.disable_shared_experts_fusion", "gpu.platform", "source.expert_block_check",
-        "source.linear_block_check", "source.expert_block_padded_by_aiter",
+        "source.linear_block_check", "source.expert_block_padded_by_aiter", "args.dwdp_size",
+        "source.qwen3_next_fuses_shared_experts_on_cuda", "args.enforce_shared_experts_fusion",
     ),
     evidence=(issue(3345), issue(26107), Evidence("report", "SGLang cookbook, Qwen3-Coder: FP8 needs --ep 2 at TP 8")),
     applies=_block_fp8,
@@ -145,6 +146,8 @@ def _routed_fit_anyway(launch: Launch) -> bool:
         return True
     if (launch.get("model.config") or {}).get("expert_dtype") == "fp4":
         return True
+    if int(launch.get("args.dwdp_size") or 1) > 1:  # experts are not split by TP
+        return True
     aiter = launch["gpu.platform"] == "hip" and env_on(launch, "SGLANG_USE_AITER")
     return aiter and launch["source.expert_block_padded_by_aiter"] is True
 
@@ -153,14 +156,19 @@ def _shared_width(launch: Launch) -> int | None:
     """Width of a shared expert that is split over TP; None where there is none, it is fused or replicated."""
     if launch.get("args.moe_a2a_backend") not in NO_A2A or env_on(launch, "SGLANG_SHARED_EXPERT_TP1"):
         return None
-    unfused = bool(launch.get("args.disable_shared_experts_fusion")) or launch["gpu.platform"] == "cuda"
+    apart = bool(launch.get("args.disable_shared_experts_fusion"))
+    if launch.get("args.enforce_shared_experts_fusion") and not apart:
+        return None
+    unfused = apart or launch["gpu.platform"] == "cuda"
     own = launch.get("model.shared_expert_intermediate_size")
     if isinstance(own, int):
+        if str(launch.get("model.architecture")).startswith("Qwen3Next") and not apart:
+            unfused = launch["source.qwen3_next_fuses_shared_experts_on_cuda"] is False
         return own if unfused else None
     count, routed = launch.get("model.num_shared_experts"), launch.get("model.moe_intermediate_size")
     if not count or not isinstance(routed, int):
         return None
-    alone = launch.get("args.disable_shared_experts_fusion") or (unfused and int(launch["args.ep_size"]) > 1)
+    alone = apart or (unfused and int(launch["args.ep_size"]) > 1)
     return int(count) * routed if alone else None
 
 

@@ -91,6 +91,18 @@ CASES: tuple[Case, ...] = (
             Near("TP 2", {"args.tp_size": 2, "args.ep_size": 2}),
             Near("an architecture that is not known to split it", {"model.architecture": "SomeForCausalLM"}),
             Near("left unquantized", {"model.quant_ignored": ["re:.*share_expert.*"]}),
+            Near("replicated under DeepEP", {"args.moe_a2a_backend": "deepep"}),
+        ),
+    ),
+    Case(
+        "QNT101", "0.5.13", name="shared-next",
+        facts={
+            "args.ep_size": 8, "model.architecture": "Qwen3NextForCausalLM", "model.moe_intermediate_size": 512,
+            "model.shared_expert_intermediate_size": 512,
+        },
+        near=(
+            Near("fused into the routed experts", release="0.5.14"),
+            Near("TP 4", {"args.tp_size": 4, "args.ep_size": 4}),
         ),
     ),
     Case(
