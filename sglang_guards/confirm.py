@@ -6,7 +6,6 @@ modules and never raises.
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -14,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sglang_guards import compat
-
-logger = logging.getLogger("sglang_guards")
+from sglang_guards.log import info, warn
 
 _FUSION_MODULE = "sglang.srt.layers.flashinfer_comm_fusion"
 
@@ -50,7 +48,7 @@ def _safely(step: Callable[[], None]) -> None:
     try:
         step()
     except Exception as error:
-        logger.warning("sglang-guards could not confirm what was loaded: %s: %s", type(error).__name__, error)
+        warn("sglang-guards could not confirm what was loaded: %s: %s", type(error).__name__, error)
 
 
 def _is_draft(runner: Any) -> bool:
@@ -69,7 +67,7 @@ def _confirm_fused_sum(runner: Any) -> None:
         return
     layers = [read(module) for module in moe_modules(runner.model.modules())]
     who = "draft" if _is_draft(runner) else "target"
-    logger.info("sglang-guards: %s: %s", who, sentence(layers, compat.platform()))
+    info("sglang-guards: %s: %s", who, sentence(layers, compat.platform()))
 
 
 @dataclass(frozen=True)
@@ -131,9 +129,9 @@ def _confirm_workspace() -> None:
     if unavailable is None:
         return
     if unavailable():
-        logger.warning(
+        warn(
             "sglang-guards: FlashInfer all-reduce fusion is off: its workspace could not be created; "
             "SGLang's warning above says why. The server runs unfused."
         )
     else:
-        logger.info("sglang-guards: FlashInfer all-reduce fusion: workspace created")
+        info("sglang-guards: FlashInfer all-reduce fusion: workspace created")

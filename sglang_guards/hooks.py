@@ -8,16 +8,14 @@ process of SGLang imports this module, so what only the launcher needs is import
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from sglang_guards import compat
+from sglang_guards.log import warn
 from sglang_guards.settings import from_env
-
-logger = logging.getLogger("sglang_guards")
 
 
 def attach() -> None:
@@ -25,7 +23,7 @@ def attach() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     for note in from_env(os.environ).notes:
-        logger.warning("sglang-guards: %s", note)
+        warn("sglang-guards: %s", note)
     _register(HookRegistry, HookType.AFTER, compat.VALIDATOR_TARGET, after_check_server_args, "no validation")
     _attach_optional(HookRegistry, HookType)
 
@@ -40,7 +38,7 @@ def _attach_optional(registry: Any, hook_type: Any) -> None:
         try:
             step(registry, hook_type)
         except Exception as error:
-            logger.warning("sglang-guards: the %s is not active: %s: %s", what, type(error).__name__, error)
+            warn("sglang-guards: the %s is not active: %s: %s", what, type(error).__name__, error)
 
 
 def _attach_auto_enable(registry: Any, hook_type: Any) -> None:
@@ -100,7 +98,7 @@ def _register(registry: Any, kind: Any, target: str, hook: Callable[..., Any], l
     if _exists(target):
         registry.register(target, hook, kind)
     else:
-        logger.warning("sglang-guards: %s: %s is not in this SGLang", loss, target)
+        warn("sglang-guards: %s: %s is not in this SGLang", loss, target)
 
 
 def _exists(target: str) -> bool:
@@ -124,7 +122,7 @@ def _handle_fused_moe_sum_all_reduce(server_args: Any) -> None:
 
         refusal = validate(server_args, from_env(os.environ))
     except Exception as error:  # our fault must not become the server's
-        logger.warning("sglang-guards could not check this launch: %s: %s", type(error).__name__, error)
+        warn("sglang-guards could not check this launch: %s: %s", type(error).__name__, error)
         return
     if refusal is not None:
         raise refusal

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
-import logging
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
-logger = logging.getLogger("sglang_guards")
+from sglang_guards.log import warn
 
 
 def when_imported(name: str, callback: Callable[[], None]) -> None:
@@ -27,9 +26,7 @@ def _call(name: str, callback: Callable[[], None]) -> None:
     try:
         callback()
     except Exception as error:
-        logger.warning(
-            "sglang-guards: hook after the import of %s failed: %s: %s", name, type(error).__name__, error
-        )
+        warn("sglang-guards: hook after the import of %s failed: %s: %s", name, type(error).__name__, error)
 
 
 def spec_with(

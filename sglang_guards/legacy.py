@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import logging
 import os
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-logger = logging.getLogger("sglang_guards")
+from sglang_guards.log import warn
 
 SERVER_ARGS = "sglang.srt.server_args"
 PTH_NAME = "sglang_guards_legacy.pth"
@@ -71,7 +70,7 @@ def attach() -> None:
 def _after(owner: Any, name: str, hook: Callable[..., None]) -> None:
     original = getattr(owner, name, None)
     if original is None:
-        logger.warning("sglang-guards: %s.%s is not in this SGLang", owner.__name__, name)
+        warn("sglang-guards: %s.%s is not in this SGLang", owner.__name__, name)
         return
     if getattr(original, "_sglang_guards", False):
         return

@@ -16,10 +16,9 @@ from sglang_guards.collect import DUMMY_PATHS, collect
 from sglang_guards.errors import LaunchRefused
 from sglang_guards.judge import judge
 from sglang_guards.launch import Launch
+from sglang_guards.log import info, say, warn
 from sglang_guards.report import Finding, Report
 from sglang_guards.settings import Settings
-
-logger = logging.getLogger("sglang_guards")
 
 #: The two decisions that SGLang can take late without stale consequences, and the value that switches them off.
 LATE_OFF: Mapping[str, Any] = {
@@ -42,7 +41,7 @@ def validate(server_args: Any, settings: Settings) -> LaunchRefused | None:
             file.write(json.dumps({"fired": True, "pid": os.getpid()}) + "\n")
     view = compat.view(server_args)
     if str(getattr(view, "model_path", "")).lower() in DUMMY_PATHS:
-        logger.info("sglang-guards: model path %r resolves nothing; rules skipped", view.model_path)
+        info("sglang-guards: model path %r resolves nothing; rules skipped", view.model_path)
         return None
     started = time.perf_counter()
     report = inspect(server_args, settings)
@@ -91,12 +90,10 @@ def _switch_off(server_args: Any, settings: Settings, report: Report) -> Report:
         try:
             compat.write(server_args, "sglang-guards", **{field: LATE_OFF[field]})
         except Exception as error:
-            logger.warning(
-                "sglang-guards: could not switch %s off: %s: %s", field, type(error).__name__, error
-            )
+            warn("sglang-guards: could not switch %s off: %s: %s", field, type(error).__name__, error)
             continue
         ids = ", ".join(e.id for e in report.errors if field in late_fields(e))
-        logger.warning("sglang-guards fix [%s]: %s %r -> %r", ids, field, old, LATE_OFF[field])
+        warn("sglang-guards fix [%s]: %s %r -> %r", ids, field, old, LATE_OFF[field])
     return inspect(server_args, settings)
 
 
@@ -122,7 +119,7 @@ def _tell(report: Report, settings: Settings, seconds: float) -> None:
     if key in _told:
         return
     _told.add(key)
-    logger.info(
+    info(
         "sglang-guards %s armed (%s): SGLang %s, %d of %d rules apply, %.0f ms",
         __version__,
         settings.mode,
@@ -132,7 +129,7 @@ def _tell(report: Report, settings: Settings, seconds: float) -> None:
         seconds * 1000,
     )
     for line in lines:
-        logger.log(logging.INFO if line.startswith("sglang-guards info[") else logging.WARNING, "%s", line)
+        say(logging.INFO if line.startswith("sglang-guards info[") else logging.WARNING, "%s", line)
 
 
 def _write_report(path: str, report: Report) -> None:
@@ -143,7 +140,7 @@ def _write_report(path: str, report: Report) -> None:
             json.dump(report.to_dict(), file, indent=2)
         os.replace(temporary, path)
     except (OSError, TypeError, ValueError) as error:
-        logger.warning("sglang-guards: SGLANG_GUARDS_REPORT: %s could not be written: %s", path, error)
+        warn("sglang-guards: SGLANG_GUARDS_REPORT: %s could not be written: %s", path, error)
 
 
 #: Spellings that argparse knows beside the field's own name.

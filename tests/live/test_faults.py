@@ -1,0 +1,35 @@
+"""At least 2,000 generated faults: each leaves the launch alone and leaves a line (see faults.py for the kinds)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.launches.checks import ROOT, environment
+from tests.live.runs import FLAG, QWEN3
+
+ARGV = ["--model-path", QWEN3, "--tp", "4", FLAG]
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("release", ["0.5.15", "0.5.23"])
+def test_a_launch_survives_every_fault(release: str, record_property: pytest.RecordProperty) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.live.faults"],
+        input=json.dumps({"argv": ARGV, "examples": 700}),
+        env=environment(release),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert answer["failures"] == []
+    assert answer["total"] >= 1000, "two releases make 2,000 cases"
+    record_property("cases", answer["total"])
+    print(f"SGLang {release}: {answer['total']} faults survived")
