@@ -146,8 +146,8 @@ def damaged_configs(server_args: Any, examples: int) -> None:
             hf_config=SimpleNamespace(to_dict=lambda: damaged), quantization=None, dtype=None
         )
         with (
-            mock.patch.object(compat, "model_config", lambda view: fake),
-            mock.patch("sglang_guards.collect.cached_config", lambda *a, **k: damaged),
+            mock.patch.object(compat, "model_config", return_value=fake),
+            mock.patch("sglang_guards.collect.cached_config", return_value=damaged),
         ):
             attempt("a damaged config", server_args)
 
@@ -204,7 +204,7 @@ def nonsense_environment(server_args: Any, examples: int) -> None:
     @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(
         st.dictionaries(
-            st.sampled_from(names), st.sampled_from(NONSENSE + ["/proc/nope/x.json", "/"]), min_size=1
+            st.sampled_from(names), st.sampled_from([*NONSENSE, "/proc/nope/x.json", "/"]), min_size=1
         )
     )
     def run(values: dict[str, str]) -> None:
@@ -300,7 +300,7 @@ def main() -> None:
     n = asked["examples"]
     damaged_source(server_args, n // 8)
     once = source.find()  # the tree does not change below: read it once
-    with mock.patch("sglang_guards.source.find", lambda: once):
+    with mock.patch("sglang_guards.source.find", return_value=once):
         fields_of_another_type(server_args, n)
         damaged_configs(server_args, n // 3)
         nonsense_environment(server_args, n // 6)

@@ -50,7 +50,11 @@ def scenario(asked: dict[str, Any]) -> dict[str, Any]:
             or getattr(view, "enable_flashinfer_allreduce_fusion", None),
         }
     except BaseException as error:
-        answer |= {"raised": type(error).__name__, "text": str(error), "trace": traceback.format_exc()[-2000:]}
+        answer |= {
+            "raised": type(error).__name__,
+            "text": str(error),
+            "trace": traceback.format_exc()[-2000:],
+        }
         answer["is_value_error"] = isinstance(error, ValueError)
     return answer | {"log": log.getvalue().splitlines()}
 

@@ -27,7 +27,10 @@ def live_environment(release: str, **more: str) -> dict[str, str]:
     except metadata.PackageNotFoundError:
         pytest.skip("sglang-guards is not installed here, so SGLang cannot find its plugin; run tools/env.sh")
     made = environment(release, SGLANG_PLUGINS="sglang_guards_pose,sglang_guards", **more)
-    extra = [str(SITE), *(p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if "dist-info" in _listing(p))]
+    extra = [
+        str(SITE),
+        *(p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if "dist-info" in _listing(p)),
+    ]
     return made | {"PYTHONPATH": os.pathsep.join([*extra, made["PYTHONPATH"]])}
 
 

@@ -23,7 +23,11 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "refused-ep": {"argv": [*BASE, "--ep-size", "4", FLAG], "gpu": "4xH100"},
     "warn": {"argv": DETERMINISTIC, "gpu": "4xH100", "env": {"SGLANG_GUARDS": "warn"}},
     "fix": {"argv": DETERMINISTIC, "gpu": "4xH100", "env": {"SGLANG_GUARDS": "fix"}},
-    "ignored": {"argv": DETERMINISTIC, "gpu": "4xH100", "env": {"SGLANG_GUARDS_IGNORE": "FMS104=measured by us"}},
+    "ignored": {
+        "argv": DETERMINISTIC,
+        "gpu": "4xH100",
+        "env": {"SGLANG_GUARDS_IGNORE": "FMS104=measured by us"},
+    },
     "off": {"argv": DETERMINISTIC, "gpu": "4xH100", "env": {"SGLANG_GUARDS": "off"}},
     "sm100": {"argv": [*BASE, FLAG], "gpu": "4xB200"},
     "sm120": {"argv": [*BASE, FLAG], "gpu": "4xRTX-PRO-6000"},

@@ -68,7 +68,7 @@ def test_engine_raises_something_to_catch(release: str, how: str, tmp_path: Path
     script = tmp_path / "engine.py"
     script.write_text(ENGINE.format(arguments=made), encoding="utf-8")
     if how == "object" and release == "0.5.15":
-        # Built before the plugins load, so before the test's pose: it resolves as a CPU machine and has nothing to refuse.
+        # Built before the plugins load, so before the pose: it resolves as a CPU machine with nothing to refuse.
         pytest.skip("0.5.15 resolves the object at construction, before any plugin can pose a GPU")
     code, text = launched(release, [str(script)])
     assert code == 0, text[-3000:]
