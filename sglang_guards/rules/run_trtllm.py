@@ -16,6 +16,11 @@ def _backend(launch: Launch) -> str:
     return str(launch.get("args.moe_runner_backend") or "auto")
 
 
+def _named(launch: Launch) -> bool:
+    """Whether the operator asked for the runner; what SGLang picks by itself it has a reason for."""
+    return launch.given("moe_runner_backend") and _backend(launch) in TRTLLM
+
+
 @rule(
     "RUN106",
     "fp4-experts-on-trtllm",
@@ -23,13 +28,13 @@ def _backend(launch: Launch) -> str:
     summary="FP4 experts of an FP8 checkpoint do not fit the flashinfer_trtllm runner",
     needs=("args.moe_runner_backend", "model.config", "model.quant", "source.fp4_experts_unknown_to_trtllm"),
     evidence=(issue(26324),),
-    applies=lambda launch: is_moe(launch) and _backend(launch) in TRTLLM,
+    applies=lambda launch: is_moe(launch) and _named(launch),
 )
 def fp4_experts(rule: Rule, launch: Launch) -> Iterator[Finding]:
     """DeepSeek-V4-style FP4 experts with flashinfer_trtllm.
 
     ## What it checks
-    The checkpoint is FP8 with `expert_dtype` fp4, the runner is flashinfer_trtllm, and the installed FP8 method has
+    The checkpoint is FP8 with `expert_dtype` fp4, the operator names flashinfer_trtllm, and the installed FP8 method has
     no branch for that pair (it has for flashinfer_mxfp4 and marlin).
 
     ## Why it matters
@@ -43,7 +48,8 @@ def fp4_experts(rule: Rule, launch: Launch) -> Iterator[Finding]:
     --moe-runner-backend flashinfer_mxfp4.
     """
     config = launch["model.config"]
-    if config.get("expert_dtype") != "fp4" or env_off(launch) or launch["model.quant"] != "fp8":
+    hybrid = "NVFP4" in str((config.get("quantization_config") or {}).get("moe_quant_algo", "")).upper()
+    if config.get("expert_dtype") != "fp4" or hybrid or env_off(launch) or launch["model.quant"] != "fp8":
         return
     if launch["source.fp4_experts_unknown_to_trtllm"]:
         yield rule.finding(
@@ -117,13 +123,13 @@ def minimax_routing(rule: Rule, launch: Launch) -> Iterator[Finding]:
     summary="the TRT-LLM MoE runner has no kernel on this GPU",
     needs=("args.moe_runner_backend", "gpu.platform", "gpu.sm"),
     evidence=(Evidence("source", "arg_groups/overrides.py: «trtllm-gen MoE kernels are SM100-only»"),),
-    applies=lambda launch: is_moe(launch) and _backend(launch) in TRTLLM,
+    applies=lambda launch: is_moe(launch) and _named(launch),
 )
 def trtllm_gpu(rule: Rule, launch: Launch) -> Iterator[Finding]:
     """flashinfer_trtllm on a GPU outside the SM10x family.
 
     ## What it checks
-    The resolved runner is flashinfer_trtllm or flashinfer_trtllm_routed and the GPU is not SM10x.
+    The operator names flashinfer_trtllm or flashinfer_trtllm_routed and the GPU is not SM10x.
 
     ## Why it matters
     FlashInfer ships these kernels for SM10x; SGLang itself avoids them on SM120 for NVFP4 and takes the choice of

@@ -158,7 +158,7 @@ CASES: tuple[Case, ...] = (
         ),
     ),
     Case(
-        "RUN106", "0.5.12", severity="warning",
+        "RUN106", "0.5.12", severity="warning", given=("moe_runner_backend",),
         facts={
             "model.config": {"expert_dtype": "fp4"}, "args.moe_runner_backend": "flashinfer_trtllm", "gpu.sm": 100,
             "model.architecture": "DeepseekV4ForCausalLM",
@@ -166,6 +166,11 @@ CASES: tuple[Case, ...] = (
         near=(
             Near("FP8 experts", {"model.config": {}}),
             Near("converted to FP8", env={"SGLANG_DSV4_FP4_EXPERTS": "0"}),
+            Near("picked by SGLang", given=()),
+            Near(
+                "a hybrid NVFP4 checkpoint",
+                {"model.config": {"expert_dtype": "fp4", "quantization_config": {"moe_quant_algo": "NVFP4"}}},
+            ),
             Near("the MXFP4 runner", {"args.moe_runner_backend": "flashinfer_mxfp4"}),
         ),
     ),
@@ -183,6 +188,7 @@ CASES: tuple[Case, ...] = (
     ),
     Case(
         "RUN108", "0.5.15", {"args.moe_runner_backend": "flashinfer_trtllm", "gpu.sm": 120}, severity="warning",
+        given=("moe_runner_backend",),
         near=(Near("B200", {"gpu.sm": 100}), Near("B300", {"gpu.sm": 103}), Near("dense", {"model.is_moe": False})),
     ),
     Case(
