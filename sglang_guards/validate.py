@@ -20,12 +20,15 @@ from sglang_guards.log import info, say, warn
 from sglang_guards.report import Finding, Report
 from sglang_guards.settings import Settings
 
-FUSED_SUM = "enable_fused_moe_sum_all_reduce"
-FUSION_BACKEND = "flashinfer_allreduce_fusion_backend"  # from 0.5.14
-FUSION_SWITCH = "enable_flashinfer_allreduce_fusion"
-FUSION_FORBIDDEN = "enforce_disable_flashinfer_allreduce_fusion"
-#: The two decisions that SGLang can take late without stale consequences, and the value that switches each off.
-LATE_OFF: Mapping[str, Any] = {FUSED_SUM: False, FUSION_SWITCH: False, FUSION_BACKEND: None}
+#: The two decisions that SGLang can take late without stale consequences, and the value that switches them off.
+LATE_OFF: Mapping[str, Any] = {
+    "enable_fused_moe_sum_all_reduce": False,
+    "enable_flashinfer_allreduce_fusion": False,
+    "flashinfer_allreduce_fusion_backend": None,
+}
+#: However a fix spells it, fusion off is one decision: both of its fields, whichever this release has.
+_FUSION = ("enable_flashinfer_allreduce_fusion", "flashinfer_allreduce_fusion_backend")
+_FORBIDS = "enforce_disable_flashinfer_allreduce_fusion"
 
 
 def validate(server_args: Any, settings: Settings) -> LaunchRefused | None:
@@ -80,36 +83,28 @@ def _with_notes(report: Report, problems: Sequence[str]) -> Report:
 
 def _switch_off(server_args: Any, settings: Settings, report: Report) -> Report:
     """Write the late decisions that settle errors, log old -> new, and judge again."""
-    known = compat.fields(server_args)
-    settled = {error.id: late_fields(error, known) for error in report.errors}
-    for field in dict.fromkeys(field for fields in settled.values() for field in fields):
-        old = getattr(compat.view(server_args), field)
-        if old == LATE_OFF[field]:
+    for field in dict.fromkeys(field for error in report.errors for field in late_fields(error)):
+        old = getattr(compat.view(server_args), field, None)
+        if not old:  # off already, or of another release
             continue
         try:
             compat.write(server_args, "sglang-guards", **{field: LATE_OFF[field]})
         except Exception as error:
             warn("sglang-guards: could not switch %s off: %s: %s", field, type(error).__name__, error)
             continue
-        ids = ", ".join(id for id, fields in settled.items() if field in fields)
+        ids = ", ".join(e.id for e in report.errors if field in late_fields(e))
         warn("sglang-guards fix [%s]: %s %r -> %r", ids, field, old, LATE_OFF[field])
     return inspect(server_args, settings)
 
 
-def late_fields(finding: Finding, known: Sequence[str]) -> tuple[str, ...]:
-    """The fields that `fix` mode may write for a finding: all of its fix, or nothing.
-
-    Forbidding the fusion is SGLang's own way to keep it off; written late, it is the fusion's field that counts.
-    """
-    fields: list[str] = []
-    for field, value in (finding.fix.set if finding.fix is not None else {}).items():
-        if field in LATE_OFF and value in (None, False):
-            fields.append(field)
-        elif field == FUSION_FORBIDDEN and value is True:
-            fields.append(FUSION_BACKEND if FUSION_BACKEND in known else FUSION_SWITCH)
-        else:
-            return ()
-    return tuple(dict.fromkeys(field for field in fields if field in known))
+def late_fields(finding: Finding) -> tuple[str, ...]:
+    """The fields that `fix` mode may write for a finding: all of its fix, or nothing."""
+    wanted = dict(finding.fix.set) if finding.fix is not None else {}
+    if wanted.pop(_FORBIDS, None) is True or (wanted and set(wanted) <= set(_FUSION)):
+        wanted = dict.fromkeys(_FUSION) | wanted
+    if not wanted or any(k not in LATE_OFF or v not in (None, False) for k, v in wanted.items()):
+        return ()
+    return tuple(wanted)
 
 
 _told: set[int] = set()
