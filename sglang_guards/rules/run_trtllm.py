@@ -34,8 +34,8 @@ def fp4_experts(rule: Rule, launch: Launch) -> Iterator[Finding]:
     """DeepSeek-V4-style FP4 experts with flashinfer_trtllm.
 
     ## What it checks
-    The checkpoint is FP8 with `expert_dtype` fp4, the operator names flashinfer_trtllm, and the installed FP8 method has
-    no branch for that pair (it has for flashinfer_mxfp4 and marlin).
+    The checkpoint is FP8 with `expert_dtype` fp4, the operator names flashinfer_trtllm, and the installed FP8 method
+    has no branch for that pair (it has for flashinfer_mxfp4 and marlin).
 
     ## Why it matters
     The experts are then handed to the FP8 path of the runner.
