@@ -1,4 +1,4 @@
-"""The command line: ``sglang-guards check | rules | explain | doctor | bench``.
+"""The command line: ``sglang-guards check | diff | rules | explain | doctor | bench | …``.
 
 Exit codes: 0 nothing to stop for; 1 findings at or above --fail-on (for `doctor`: the hook is not active); 2 could
 not check. The report goes to stdout, trouble to stderr.
@@ -8,37 +8,25 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import itertools
 import json
+import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import NoReturn
 
-from sglang_guards import __version__, render
+from sglang_guards import redact, render
+from sglang_guards.cli_parser import EXAMPLE, parser
 from sglang_guards.errors import CouldNotCheck
 from sglang_guards.report import Report, Severity
-
-_FAIL_ON = ("error", "warning", "info", "never")
-_EXAMPLE = "sglang-guards check --gpu 8xH200 -- python -m sglang.launch_server --model-path …"
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise CouldNotCheck(f"{self.prog}: {message}", f"see {self.prog} --help")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    own = words[: words.index("--")] if "--" in words else words
-    as_json = "--format=json" in own or any(
-        a == "--format" and b == "json" for a, b in itertools.pairwise(own)
-    )
     try:
         return _run(words)
     except CouldNotCheck as error:
-        return _trouble(error.message, error.hint, as_json)
+        return _trouble(error.message, error.hint, words)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader went away
@@ -48,14 +36,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
         message = f"internal error at {place}: {type(error).__name__}: {error}"
-        return _trouble(message, "this is a fault of sglang-guards; report it with the command", as_json)
+        return _trouble(message, "this is a fault of sglang-guards; report it with the command", words)
 
 
-def _trouble(message: str, hint: str, as_json: bool) -> int:
-    if as_json:
-        print(render.error_json(message, hint))
+def _trouble(message: str, hint: str, words: Sequence[str]) -> int:
+    """Say why nothing was checked: on stderr for people, on stdout in the format that was asked for."""
+    env = {name: value for name, value in os.environ.items() if redact.is_secret(name)}
+    secrets = redact.secrets_in(words, env)
+    message, hint = redact.text(message, secrets), redact.text(hint, secrets)
+    form = _format(words)
+    if form != "text":
+        print(render.failure(form, message, hint))
     print(f"error: {message}" + (f"\nhint: {hint}" if hint else ""), file=sys.stderr)
     return 2
+
+
+def _format(words: Sequence[str]) -> str:
+    """The format asked for, also where the rest of the command could not be parsed."""
+    own = words[: words.index("--")] if "--" in words else words
+    for at, word in enumerate(own):
+        name, sign, value = word.partition("=")
+        wanted = value if sign else next(iter(own[at + 1 : at + 2]), "")
+        if name == "--format" and wanted in render.FORMATS:
+            return wanted
+    return "text"
 
 
 def _run(words: list[str]) -> int:
@@ -63,65 +67,35 @@ def _run(words: list[str]) -> int:
     if "--" in words:
         cut = words.index("--")
         own, launch = words[:cut], words[cut + 1 :]
-    parser = _parser()
-    args = parser.parse_args(own)
+    made = parser()
+    args = made.parse_args(own)
     if args.what is None:
-        parser.print_help()
+        made.print_help()
         return 2
     if args.what == "check":
         return _check(args, [*args.launch, *launch])
     if args.what == "bench":
         return _bench([*args.rest, *launch])
     if launch:
-        raise CouldNotCheck(f"sglang-guards {args.what} takes no launch command", f"did you mean: {_EXAMPLE}")
+        raise CouldNotCheck(f"sglang-guards {args.what} takes no launch command", f"did you mean: {EXAMPLE}")
     if args.what == "rules":
         return _rules(args.format)
     if args.what == "explain":
         return _explain(args.id)
+    if args.what == "diff":
+        from sglang_guards import diff
+
+        return diff.run(args.a, args.b, args.format, args.fail_on)
+    if args.what == "completion":
+        from sglang_guards import completion
+
+        print(completion.script(args.shell, parser()))
+        return 0
     if args.what == "legacy-hook":
         return _legacy_hook(args.action)
     from sglang_guards import doctor
 
     return doctor.run(args.format)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="sglang-guards", description=__doc__.partition("\n")[0], allow_abbrev=False)
-    parser.add_argument("--version", action="version", version=f"sglang-guards {__version__}")
-    commands = parser.add_subparsers(dest="what", metavar="command", parser_class=_Parser)
-    check = commands.add_parser(
-        "check", help="check a launch command before a GPU is touched", allow_abbrev=False
-    )
-    check.add_argument(
-        "--gpu", default="auto", metavar="COUNTxNAME", help="GPUs of one node, or auto (default)"
-    )
-    check.add_argument(
-        "--model-config", metavar="PATH", help="the checkpoint's config.json, or a folder with one"
-    )
-    check.add_argument("--format", choices=render.FORMATS, default="text")
-    check.add_argument(
-        "--fail-on", choices=_FAIL_ON, default="error", help="lowest severity with exit code 1"
-    )
-    check.add_argument(
-        "--strict", action="store_true", help="exit code 1 also when a rule could not be decided"
-    )
-    check.add_argument(
-        "-v", "--verbose", action="store_true", help="show passed rules and the verdict on every flag"
-    )
-    check.add_argument("launch", nargs=argparse.REMAINDER, metavar="-- command", help="the launch as typed")
-    rules = commands.add_parser("rules", help="list the rules", allow_abbrev=False)
-    rules.add_argument("--format", choices=("text", "json"), default="text")
-    explain = commands.add_parser("explain", help="show a rule's page", allow_abbrev=False)
-    explain.add_argument("id", metavar="ID")
-    doctor = commands.add_parser("doctor", help="prove that the start-up hook fires here", allow_abbrev=False)
-    doctor.add_argument("--format", choices=("text", "json"), default="text")
-    legacy = commands.add_parser(
-        "legacy-hook", help="start-up hook for SGLang 0.5.10, which loads no plugins", allow_abbrev=False
-    )
-    legacy.add_argument("action", choices=("install", "remove"))
-    bench = commands.add_parser("bench", help="measure the fused sum on this machine", add_help=False)
-    bench.add_argument("rest", nargs=argparse.REMAINDER)
-    return parser
 
 
 def _legacy_hook(action: str) -> int:
@@ -139,17 +113,23 @@ def _legacy_hook(action: str) -> int:
 def _check(args: argparse.Namespace, launch: list[str]) -> int:
     from sglang_guards import preflight
 
-    if not render.available(args.format):
-        raise CouldNotCheck(f"--format {args.format} is not available in this version", "use text or json")
     if launch and launch[0].startswith("--"):
         raise CouldNotCheck(
-            f"unknown option {launch[0]}", f"options come first, the launch after --: {_EXAMPLE}"
+            f"unknown option {launch[0]}", f"options come first, the launch after --: {EXAMPLE}"
         )
+    if args.all_releases:
+        from sglang_guards import all_releases
+
+        return all_releases.run(launch, args)
     report = preflight.check(launch, gpu=args.gpu, model_config=args.model_config)
     if args.format == "text":
         render.text(report, render.console(), verbose=args.verbose)
     else:
-        print(render.to_json(report) if args.format == "json" else render.other(args.format, report))
+        print(
+            render.to_json(report)
+            if args.format == "json"
+            else render.other(args.format, report, args.launch_file)
+        )
     return exit_code(report, args.fail_on, strict=args.strict)
 
 

@@ -1,6 +1,6 @@
 """A report as text: for people (`text`), as one JSON object (`to_json`), and as lines of a server's log.
 
-Other formats are files of their own: `render_<format>.py` with a function ``render(report) -> str``.
+Other formats are files of their own: `render_<format>.py` with ``render(report, at) -> str`` and ``failure``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-#: Formats of `check`. The last two arrive as files; until then asking for one is bad usage.
+#: Formats of `check`.
 FORMATS = ("text", "json", "github", "sarif")
 _STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold cyan"}
 _LABELS = ("fact", "when", "fix", "see")
@@ -30,20 +30,16 @@ _WIDTH = 110
 _NARROWEST, _WIDEST = 40, 140
 
 
-def available(name: str) -> bool:
-    """Whether a format can be rendered."""
-    if name in ("text", "json"):
-        return True
-    try:
-        importlib.import_module(f"sglang_guards.render_{name}")
-    except ImportError:
-        return False
-    return True
+def other(name: str, report: Report, at: str = "") -> str:
+    """The report in a format that has a file of its own; `at` is where the launch is written, ``FILE[:LINE]``."""
+    return str(importlib.import_module(f"sglang_guards.render_{name}").render(report, at))
 
 
-def other(name: str, report: Report) -> str:
-    """The report in a format that has a file of its own."""
-    return str(importlib.import_module(f"sglang_guards.render_{name}").render(report))
+def failure(name: str, message: str, hint: str) -> str:
+    """What a format other than text prints on stdout at exit code 2."""
+    if name == "json":
+        return error_json(message, hint)
+    return str(importlib.import_module(f"sglang_guards.render_{name}").failure(message, hint))
 
 
 def to_json(report: Report) -> str:
