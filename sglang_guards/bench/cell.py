@@ -155,7 +155,7 @@ def origin(tree: Path, command: str) -> dict[str, Any]:
 
     from sglang_guards.source import Source
 
-    source = Source(tree)
+    source = Source(tree / "sglang")
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M"),
         "sglang": source.version,

@@ -82,17 +82,22 @@ def without_combine(files: Mapping[str, str]) -> Texts:
     return out
 
 
-def apply_diff(files: Mapping[str, str], diff: str) -> Texts:
-    """Apply a unified diff exactly: every hunk at its place, no fuzz. Raises ValueError where it does not fit."""
+def apply_diff(files: Mapping[str, str], diff: str, *, only_these: bool = False) -> Texts:
+    """Apply a unified diff (or a `git format-patch` file) exactly: every hunk at its place, no fuzz.
+
+    Raises ValueError where it does not fit, and where it changes another file unless `only_these`.
+    """
     out = dict(files)
-    for part in re.split(r"^--- ", diff, flags=re.MULTILINE)[1:]:
-        head, _, body = part.partition("\n+++ ")
+    for part in re.split(r"^--- (?=\S)", diff.split("\n-- \n")[0], flags=re.MULTILINE)[1:]:
+        _, _, body = part.partition("\n+++ ")
         target, _, body = body.partition("\n")
         path = target.split("\t")[0].strip().removeprefix("b/").removeprefix("python/")
+        if path not in out and only_these:
+            continue
         if path not in out:
             raise ValueError(f"the diff changes {path}, which is not one of {', '.join(out)}")
+        body = re.split(r"^diff --git ", body, flags=re.MULTILINE)[0]
         out[path] = _apply(out[path], body, path)
-        del head
     return out
 
 
