@@ -136,7 +136,7 @@ def _collect(pid: int, read_fd: int, requests_fd: int, timeout_s: float) -> dict
             if left <= 0:
                 return {
                     "kind": "timeout",
-                    "message": f"SGLang's resolution did not end within {timeout_s:.0f} s",
+                    "message": f"SGLang's resolution did not end within {timeout_s:g} s",
                 }
             ready = select.select([read_fd, requests_fd], [], [], left)[0]
             if read_fd in ready:
