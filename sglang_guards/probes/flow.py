@@ -131,8 +131,12 @@ class World:
     def _compare(self, node: ast.Compare) -> object:
         values = [self.value(part) for part in (node.left, *node.comparators)]
         unknown = False
-        for op, left, right in zip(node.ops, values, values[1:], strict=False):
+        for op, left, right, part in zip(node.ops, values, values[1:], node.comparators, strict=False):
             compare = _COMPARE[type(op)]
+            if right is UNKNOWN and isinstance(op, ast.In) and isinstance(part, (ast.Tuple, ast.List, ast.Set)):
+                # one known item is enough, whatever the others are (`x in [a, *more]`)
+                items = [self.value(item) for item in part.elts]
+                right = tuple(items) if left is not UNKNOWN and left in items else UNKNOWN
             if left is UNKNOWN or right is UNKNOWN:
                 unknown = True
                 continue

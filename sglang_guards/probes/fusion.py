@@ -137,6 +137,7 @@ def _facts(source: Source, **changed: Any) -> dict[str, Any]:
         "disable_custom_all_reduce": False,
         "enable_deterministic_inference": False,
         "rl_on_policy_target": None,
+        "speculative_algorithm": None,
         "is_mimo": False,
         **_gpu("sm90"),
     }

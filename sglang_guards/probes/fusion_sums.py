@@ -15,6 +15,8 @@ BATCH = f"{LAYER_BOUNDARY}/residual/batch.py"
 _HYBRID: dict[str, object] = {
     "moe_ep_size": 2,
     "moe_tp_size": 4,
+    "get_moe_expert_parallel_world_size": 2,
+    "get_moe_tensor_parallel_world_size": 4,
     "moe_dp_size": 1,
     "attn_tp_size": 8,
     "tp_size": 8,
