@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from sglang_guards.probes.cut import Unknown
 from sglang_guards.probes.flow import World, paths, truth
@@ -81,14 +82,18 @@ def fusion_hybrid_ep_guarded(source: Source) -> Answer:
     # with MoE-DP the two groups cannot be merged into one: the only case that is left for the guard
     apart = {**_HYBRID, "moe_dp_size": 2, "can_merge_post_experts_all_reduce": False}
     results = []
-    for facts in (apart, {**apart, "moe_ep_size": 1}):
+    for facts in (apart, {**apart, "moe_ep_size": 1, "get_moe_expert_parallel_world_size": 1}):
         ways = paths(code.node.body, World(facts))
         values = {_returned(way.end, World(facts, dict(way.seen))) for way in ways}
         results.append(values.pop() if len(values) == 1 else None)
     if results[1] is False:
         raise Unknown("a sum is never left to the next layer")
     guard = next(
-        (n for n in ast.walk(code.node) if isinstance(n, ast.If) and "moe_ep_size" in ast.unparse(n.test)),
+        (
+            n
+            for n in ast.walk(code.node)
+            if isinstance(n, ast.If) and re.search("moe_(ep_size|expert_parallel)", ast.unparse(n.test))
+        ),
         None,
     )
     return Answer(
