@@ -182,6 +182,9 @@ def _value(args: Mapping[str, Fact], name: str) -> Any:
     return fact.value if fact is not None else None
 
 
+_DEVICES = ("cuda", "xpu", "musa", "npu", "hpu", "mps", "cpu")
+
+
 def _gpu(args: Mapping[str, Fact], gpu: Gpu | None) -> dict[str, Fact]:
     if gpu is not None:
         values: dict[str, Any] = {
@@ -192,10 +195,12 @@ def _gpu(args: Mapping[str, Fact], gpu: Gpu | None) -> dict[str, Fact]:
             "memory_gib": gpu.memory_gib,
         }
         return {f"gpu.{k}": Fact(v, "assumed") for k, v in values.items() if v is not None}
-    device = str(_value(args, "device") or "")
+    device = _value(args, "device")
     platform = compat.platform()
-    if device and device != "cuda":  # ROCm's device is "cuda" too
-        platform = device
+    if device not in (None, "cuda"):  # ROCm's device is "cuda" too
+        if device not in _DEVICES:  # a vendor's own platform may bring its own kernels
+            raise ValueError(f"device {device!r} is not one of {', '.join(_DEVICES)}")
+        platform = str(device)
     values = {"platform": platform}
     if platform in ("cuda", "hip"):
         import torch
@@ -253,6 +258,8 @@ def _path_of(entry: Any) -> str:
     if isinstance(entry, Mapping):
         return str(entry.get("lora_path") or entry.get("path") or "")
     text = str(entry)
-    if named := re.search(r"\blora_path='?([^',)]+)", text):  # LoRARef(lora_id=…, lora_name=…, lora_path=…, …)
+    if named := re.search(
+        r"\blora_path='?([^',)]+)", text
+    ):  # LoRARef(lora_id=…, lora_name=…, lora_path=…, …)
         return named[1]
     return text.split("=", 1)[1] if "=" in text else text
