@@ -31,12 +31,13 @@ def releases_of(name: str) -> set[str]:
 
 @cache
 def reports(release: str, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    """Reports of these cases on one release, made in one process."""
+    """Reports of these cases on one release, made in one process; equal environments follow each other."""
+    order = sorted(names, key=lambda name: (sorted(CORPUS[name].get("env", {}).items()), CORPUS[name]["gpu"]))
     launches = [
         {**CORPUS[name], "argv": [word.replace("{models}", str(MODELS)) for word in CORPUS[name]["argv"]]}
-        for name in names
+        for name in order
     ]
-    return dict(zip(names, check_all(release, launches, timeout=1800), strict=True))
+    return dict(zip(order, check_all(release, launches, timeout=3000), strict=True))
 
 
 def refused(report: dict[str, Any]) -> bool:
