@@ -102,6 +102,8 @@ def observed(problem: Problem) -> str:
         return f"the default itself: {off.guard_rows} guard rows overwritten, fused {off.fused}"
     if on.guard_rows:
         return "out of bounds"
-    if not relative(on.out, off.out) < SAME:
-        return "wrong"
-    return "active and right" if on.fused else "no effect"
+    if not on.fused:
+        # No kernel was asked to fuse, so both runs took the same path. (Per-tensor FP8 with filtered experts scales by
+        # rows that nothing wrote, so even two runs of the default differ.)
+        return "no effect"
+    return "active and right" if relative(on.out, off.out) < SAME else "wrong"
