@@ -120,6 +120,8 @@ def _resolve(args: list[str], parsed: _Parsed) -> dict[str, Any]:
         gpu=Gpu(**parsed.request["gpu"]),
         problems=problems,
     )
+    if "random_seed" not in parsed.given:  # drawn anew in every process
+        facts.pop("args.random_seed", None)
     if parsed.draft_unknown:
         facts = {
             k: v for k, v in facts.items() if not k.startswith("draft_model.") or k == "draft_model.exists"
