@@ -236,9 +236,9 @@ def dp_attention(launch: Launch) -> FlagVerdict | None:
     if given(launch, field):
         why = f"SGLang switches it off at DP {launch['args.dp_size']}"
         return row(launch, field, "overridden", why, deciding(launch, "dp_attention_off"))
-    return row(
-        launch, field, "off", f"if set: needs --dp above 1 that divides TP {launch['args.tp_size']}", where
-    )
+    tp = launch["args.tp_size"]
+    why = f"if set: needs --dp above 1 that divides TP {tp}; all-reduce fusion is a no-op beside it"
+    return row(launch, field, "off", why, where)
 
 
 def a2a(launch: Launch) -> FlagVerdict | None:
