@@ -1,0 +1,29 @@
+"""Random launches on several releases: never a traceback, the same answer twice, valid JSON, fixes that fix."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.launches.checks import ROOT, environment
+from tests.trees import FLAG_RELEASES
+
+ALL = os.environ.get("SGLANG_GUARDS_MATRIX") == "all"
+CI = ("0.5.10.post1", "0.5.13.post1", "0.5.15", "0.5.18", "0.5.20", "0.5.23")
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("release", FLAG_RELEASES if ALL else CI)
+def test_random_launches(release: str) -> None:
+    command = [sys.executable, "-m", "tests.live.fuzz", "7", "300" if ALL else "60"]
+    done = subprocess.run(
+        command, env=environment(release), cwd=ROOT, capture_output=True, text=True, timeout=1800, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert answer["breaches"] == []
+    print(f"SGLang {release}: {answer['ends']}")
