@@ -31,9 +31,9 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"sglang-guards {__version__}")
     commands = top.add_subparsers(dest="what", metavar="command", parser_class=Parser)
 
-    def add(name: str, about: str, **more: bool) -> argparse.ArgumentParser:
+    def add(name: str, about: str, *, add_help: bool = True) -> argparse.ArgumentParser:
         said = f"{about[:1].upper()}{about[1:]}."
-        return commands.add_parser(name, help=about, description=said, allow_abbrev=False, **more)
+        return commands.add_parser(name, help=about, description=said, allow_abbrev=False, add_help=add_help)
 
     _check(add("check", "check a launch command"))
     _diff(add("diff", "what changed between two JSON reports"))

@@ -1,4 +1,4 @@
-"""The two exceptions of the package: a launch that could not be checked, and one that is refused."""
+"""The exceptions of the package: a launch that could not be checked, and one that is refused."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ class CouldNotCheck(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+
+class NotAccepted(CouldNotCheck):
+    """This SGLang's own parser says no: a flag or a value that this release does not know."""
 
 
 class LaunchRefused(ValueError):

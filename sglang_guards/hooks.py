@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import pkgutil
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -126,3 +127,13 @@ def _handle_fused_moe_sum_all_reduce(server_args: Any) -> None:
         return
     if refusal is not None:
         raise refusal
+
+
+def _without_secrets(error: Exception) -> str:
+    """The text of an exception of ours; nothing where even that fails."""
+    try:
+        from sglang_guards import redact
+
+        return redact.text(str(error), redact.secrets_in(sys.argv, os.environ))
+    except Exception:
+        return "(no text)"

@@ -22,7 +22,7 @@ from sglang_guards import (
     settings,
     source,
 )
-from sglang_guards.errors import CouldNotCheck
+from sglang_guards.errors import CouldNotCheck, NotAccepted
 from sglang_guards.judge import judge
 from sglang_guards.launch import Fact, Launch
 from sglang_guards.report import Evidence, Finding, FlagVerdict, Report, Severity
@@ -128,8 +128,11 @@ def _judged(target: _Target, cmd: command.Command, edits: Mapping[str, Any]) -> 
     table = options.from_json(answer.get("table") or ())
     merged = tuple(answer.get("merged") or ())
     kind = answer["kind"]
+    given = dict(answer.get("given") or {})
     if kind not in ("facts", "refused"):
-        raise _could_not(answer, cmd, table, target.source)
+        trouble = _could_not(answer, cmd, table, target.source)
+        secrets = redact.secrets_in((*cmd.argv, *merged), _secret_env(env), given)
+        raise type(trouble)(redact.text(trouble.message, secrets), redact.text(trouble.hint, secrets))
     facts = {name: Fact(*row) for name, row in (answer.get("facts") or {}).items()}
     if target.gpu.measured:
         facts = {k: replace(f, origin="machine") if k.startswith("gpu.") else f for k, f in facts.items()}
@@ -142,11 +145,11 @@ def _judged(target: _Target, cmd: command.Command, edits: Mapping[str, Any]) -> 
         report = replace(
             report,
             findings=(refusal, *report.findings),
-            facts=_as_typed(answer.get("given") or {}, target.gpu),
+            facts=_as_typed(given, target.gpu),
         )
     internal = (*report.internal, *answer.get("problems", ()), *_notes(answer, cmd))
     report = replace(report, internal=internal)
-    values = {
+    values = given | {
         name.removeprefix("args."): fact.value for name, fact in facts.items() if name.startswith("args.")
     }
     return _Result(report, launch, table, merged, frozenset(answer.get("from_config") or ()), values)
@@ -220,19 +223,19 @@ def _last_log_line(answer: Mapping[str, Any]) -> str:
 
 def _bad_usage(
     message: str, cmd: command.Command, table: Sequence[options.Option], installed: source.Source
-) -> CouldNotCheck:
+) -> NotAccepted:
     unknown = message.partition("unrecognized arguments: ")[2].split()
     flag = next((word.partition("=")[0] for word in unknown if word.startswith("--")), None)
     if message.startswith("ambiguous option: "):
         word = message.removeprefix("ambiguous option: ").split()[0].partition("=")[0]
-        return CouldNotCheck(
+        return NotAccepted(
             f"SGLang {installed.version} does not know {word}: {message}",
             releases.that_have(word, installed.version),
         )
     if flag is None:
-        return CouldNotCheck(f"SGLang {installed.version} does not accept this command: {message}")
+        return NotAccepted(f"SGLang {installed.version} does not accept this command: {message}")
     in_file = "" if any(word.partition("=")[0] == flag for word in cmd.args) else " (from the --config file)"
-    return CouldNotCheck(
+    return NotAccepted(
         f"SGLang {installed.version} does not know {flag}{in_file}",
         releases.help_with(flag, installed.version, table),
     )
@@ -297,31 +300,11 @@ def _fixes(report: Report, already: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_secrets(report: Report, target: _Target, result: _Result) -> Report:
-    cmd = target.command
-    env = {k: v for k, v in cmd.environment(dict(target.base)).items() if redact.is_secret(k)}
-    found = redact.secrets_in((*cmd.argv, *result.merged), env, result.values)
-
-    def clean(finding: Finding) -> Finding:
-        return replace(
-            finding,
-            message=redact.text(finding.message, found),
-            fact=redact.text(finding.fact, found),
-            when=redact.text(finding.when, found),
-            flags=redact.words(finding.flags, found),
-            fix=finding.fix and replace(finding.fix, text=redact.text(finding.fix.text, found)),
-        )
-
-    return replace(
-        report,
-        argv=redact.words(report.argv, found),
-        corrected=None if report.corrected is None else redact.words(report.corrected, found),
-        findings=tuple(map(clean, report.findings)),
-        facts={k: _clean_fact(k, v, found) for k, v in report.facts.items()},
-        flags=tuple(replace(row, asked=redact.text(row.asked, found)) for row in report.flags),
-        internal=tuple(redact.text(line, found) for line in report.internal),
+    env = _secret_env(target.command.environment(dict(target.base)))
+    return redact.report(
+        report, redact.secrets_in((*target.command.argv, *result.merged), env, result.values)
     )
 
 
-def _clean_fact(name: str, shown: Mapping[str, Any], secrets: Sequence[str]) -> Mapping[str, Any]:
-    hidden = redact.is_secret(name) and shown.get("value") not in (None, True, False, "")
-    return {**redact.tree(shown, secrets), **({"value": redact.HIDDEN} if hidden else {})}
+def _secret_env(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if redact.is_secret(name)}

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sglang_guards.report import Finding, Report
 
 HIDDEN = "***"
 _SECRET_WORDS = frozenset(
@@ -17,31 +22,50 @@ _URL_QUERY = re.compile(
     r"(?i)([?&](?:[\w-]*(?:token|secret|signature|password|api_?key|credential)[\w-]*|sig)=)[^&\s'\"]+"
 )
 _JSON_PAIR = re.compile(r"""(["'])([\w.-]+)\1(\s*:\s*)(["'])((?:(?!\4).)+)\4""")
+#: SGLang's flags that take a secret -> their shortest beginning that argparse takes for nothing else.
+_SECRET_FLAGS = {"--api-key": "--ap", "--admin-api-key": "--ad", "--ssl-keyfile-password": "--ssl-keyfile-"}
 #: Shorter values would blot out parts of ordinary words.
 _SHORTEST = 4
 
 
 def is_secret(name: str) -> bool:
-    """Whether a flag, field, variable or JSON key holds a secret: ``--admin-api-key`` does, ``--max-total-tokens`` not."""
+    """Whether a name of a flag, field, variable or JSON key is a secret's: ``--admin-api-key``, not ``--max-total-tokens``."""
     words = [w for w in re.split(r"[^a-z0-9]+", name.lower()) if w]
     if any(word in _SECRET_WORDS for word in words):
         return True
     return any(a in _KEY_BEFORE and b in ("key", "keys") for a, b in itertools.pairwise(words))
 
 
+def is_secret_flag(name: str) -> bool:
+    """The same for a flag as typed: ``--api-k`` is the beginning of one, ``--api-kye`` was meant to be one."""
+    if is_secret(name):
+        return True
+    flag = name.lower().replace("_", "-")
+    return any(
+        flag.startswith(shortest)
+        and (secret.startswith(flag) or difflib.SequenceMatcher(None, flag, secret).ratio() > 0.85)
+        for secret, shortest in _SECRET_FLAGS.items()
+    )
+
+
 def secrets_in(
     argv: Sequence[str], env: Mapping[str, str], facts: Mapping[str, Any] | None = None
 ) -> tuple[str, ...]:
-    """Every secret value in a command, in its environment and among resolved server args, longest first."""
+    """Every secret value in a command, in its environment and among resolved server args, longest first.
+
+    A command may be one quoted text; a secret flag makes all words up to the next flag secret.
+    """
     found: list[str] = [value for name, value in env.items() if is_secret(name)]
-    for at, word in enumerate(argv):
+    typed = [part for word in argv for part in (word.split() if " " in word and "--" in word else [word])]
+    hide = False
+    for word in typed:
         name, sign, value = word.partition("=")
-        if not is_secret(name):
+        if hide and not word.startswith("--"):
+            found.append(word.strip("'\""))
             continue
-        if sign:
-            found.append(value)
-        elif name.startswith("-") and at + 1 < len(argv) and not argv[at + 1].startswith("--"):
-            found.append(argv[at + 1])
+        hide = name.startswith("--") and is_secret_flag(name) and not sign
+        if sign and is_secret_flag(name):
+            found.append(value.strip("'\""))
     for name, value in (facts or {}).items():
         if isinstance(value, str) and is_secret(name):
             found.append(value)
@@ -61,19 +85,17 @@ def text(value: str, secrets: Iterable[str] = ()) -> str:
 
 
 def words(argv: Sequence[str], secrets: Iterable[str] = ()) -> tuple[str, ...]:
-    """A command without secrets; a secret flag's value is hidden however short it is."""
+    """A command without secrets; a secret flag's values are hidden however short they are."""
     known = tuple(secrets)
     shown = []
     hide = False
     for word in argv:
         name, sign, _ = word.partition("=")
-        secret = is_secret(name) and (name.startswith("-") or bool(sign))
         if hide and not word.startswith("--"):
             shown.append(HIDDEN)
-        elif secret and sign:
-            shown.append(f"{name}={HIDDEN}")
-        else:
-            shown.append(text(word, known))
+            continue
+        secret = is_secret_flag(name) and (name.startswith("-") or bool(sign))
+        shown.append(f"{name}={HIDDEN}" if secret and sign else text(word, known))
         hide = secret and not sign
     return tuple(shown)
 
@@ -91,3 +113,33 @@ def tree(value: Any, secrets: Iterable[str] = ()) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(tree(v, known) for v in value)
     return value
+
+
+def report(found: Report, secrets: Sequence[str]) -> Report:
+    """A report without secrets in any text that a person or a program may see."""
+    return replace(
+        found,
+        argv=words(found.argv, secrets),
+        corrected=None if found.corrected is None else words(found.corrected, secrets),
+        findings=tuple(_finding(finding, secrets) for finding in found.findings),
+        facts={name: _fact(name, shown, secrets) for name, shown in found.facts.items()},
+        flags=tuple(replace(r, asked=text(r.asked, secrets), why=text(r.why, secrets)) for r in found.flags),
+        internal=tuple(text(line, secrets) for line in found.internal),
+        ignored=tuple(replace(entry, reason=text(entry.reason, secrets)) for entry in found.ignored),
+    )
+
+
+def _finding(finding: Finding, secrets: Sequence[str]) -> Finding:
+    return replace(
+        finding,
+        message=text(finding.message, secrets),
+        fact=text(finding.fact, secrets),
+        when=text(finding.when, secrets),
+        flags=words(finding.flags, secrets),
+        fix=finding.fix and replace(finding.fix, text=text(finding.fix.text, secrets)),
+    )
+
+
+def _fact(name: str, shown: Mapping[str, Any], secrets: Sequence[str]) -> Mapping[str, Any]:
+    hidden = is_secret(name) and shown.get("value") not in (None, True, False, "")
+    return {**tree(shown, secrets), **({"value": HIDDEN} if hidden else {})}

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sglang_guards import __version__, compat
+from sglang_guards import __version__, compat, redact
 from sglang_guards.collect import DUMMY_PATHS, collect
 from sglang_guards.errors import LaunchRefused
 from sglang_guards.judge import judge
@@ -73,8 +73,9 @@ def inspect(server_args: Any, settings: Settings) -> Report:
         typed=typed_flags(sys.argv, compat.fields(server_args)),
         source=source.find(),
     )
-    report = judge(launch, settings)
-    return _with_notes(report, problems)
+    report = _with_notes(judge(launch, settings), problems)
+    args = {name.removeprefix("args."): fact.value for name, fact in facts.items()}
+    return redact.report(report, redact.secrets_in(sys.argv, os.environ, args))
 
 
 def _with_notes(report: Report, problems: Sequence[str]) -> Report:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
+
+from sglang_guards.releases import trees_root
 
 #: Every release on PyPI from 0.5.9 (no fused-sum flag yet) to the newest that the tests know.
 RELEASES: tuple[str, ...] = (
@@ -14,12 +15,6 @@ RELEASES: tuple[str, ...] = (
 )  # fmt: skip
 #: Releases that know `--enable-fused-moe-sum-all-reduce`.
 FLAG_RELEASES = RELEASES[1:]
-
-
-def trees_root() -> Path:
-    """The folder with one sub-folder per release, each holding `sglang/`."""
-    default = Path.home() / ".cache" / "sglang-guards" / "trees"
-    return Path(os.environ.get("SGLANG_GUARDS_TREES", default))
 
 
 def tree(release: str) -> Path:
