@@ -16,9 +16,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from patchseries import apply, check, trees
+from patchseries import apply, check, pull_requests, trees
 from patchseries.apply import Refused
-from patchseries.manifest import dump, for_ci, load, selected
+from patchseries.manifest import Series, dump, for_ci, load, selected
 from patchseries.refresh import refresh, replaced, scratch
 
 
@@ -28,17 +28,23 @@ def _check(args: argparse.Namespace) -> int:
     if not chosen:
         raise ValueError("name a series, or say --all or --ci")
     options = check.Options(trees=args.trees, wheels=args.wheels, tests=not args.no_tests)
+    if args.all or args.ci:
+        chosen = [*chosen, *pull_requests.all_of_them()]
     failed = 0
     with ThreadPoolExecutor(max_workers=args.jobs) as pool:
-        for outcome in pool.map(lambda one: check.check(one, options), chosen):
+        for outcome in pool.map(lambda one: _checked(one, options), chosen):
             state = "FAIL" if outcome.failures else "pass"
             notes = ", ".join([f"{len(outcome.series.patches)} patches", *outcome.notes])
-            print(f"{state}  {outcome.series.name:<14} {notes} · {outcome.seconds:.0f} s", flush=True)
+            print(f"{state}  {outcome.series.name:<36} {notes} · {outcome.seconds:.0f} s", flush=True)
             for failure in outcome.failures:
                 print(f"      {failure}", flush=True)
             failed += bool(outcome.failures)
     print(f"{len(chosen) - failed} of {len(chosen)} series pass")
     return 1 if failed else 0
+
+
+def _checked(one: Series, options: check.Options) -> check.Outcome:
+    return (pull_requests if one.name.startswith("upstream-pr/") else check).check(one, options)
 
 
 def _apply(args: argparse.Namespace) -> int:

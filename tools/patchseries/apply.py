@@ -40,7 +40,8 @@ def package_of(target: Path) -> Path:
 def choose(every: list[Series], target: Path) -> Series:
     """The series whose files the tree has; else the one for the version that the tree names."""
     for one in every:
-        if gitobjects.tree(present(one, target)) == one.base:
+        found = {name: content for name, content in present(one, target).items() if name.startswith(PACKAGE)}
+        if gitobjects.tree(found) == one.base:
             return one
     version = version_of(target)
     for one in every:

@@ -134,13 +134,13 @@ def _check_on_release(series: Series, options: Options, outcome: Outcome) -> Non
         _must_not_apply_twice(repository, paths, outcome)
         _must_regenerate(repository, series, scratch / "again", outcome)
         patched = {path: (repository / path).read_bytes() for path in series.files}
-        _must_compile(patched, outcome)
+        must_compile(patched, outcome)
         root = trees.tree(release, options.trees)
         place = trees.overlay(root, patched, scratch / "patched")
         _guard_is_satisfied(series, place, outcome)
         if options.tests:
             tests = [path for path in series.files if path.startswith(TESTS)]
-            _tests_pass(place, place, tests, outcome)
+            tests_pass(place, place, tests, outcome)
             _faults_show(series, root, place, outcome)
 
 
@@ -159,7 +159,7 @@ def _must_regenerate(repository: Path, series: Series, out: Path, outcome: Outco
         outcome.expect(same, f"{patch.path.name} is not what git format-patch writes; run refresh")
 
 
-def _must_compile(files: dict[str, bytes], outcome: Outcome) -> None:
+def must_compile(files: dict[str, bytes], outcome: Outcome) -> None:
     for name, content in files.items():
         try:
             compile(content, name, "exec", dont_inherit=True)
@@ -210,7 +210,7 @@ def _run(tree: Path, place: Path, tests: list[str]) -> dict[str, list[str]]:
         return {"passed": [], "failed": [f"the runner died: {done.stderr.strip()[-600:]}"]}
 
 
-def _tests_pass(tree: Path, place: Path, tests: list[str], outcome: Outcome) -> None:
+def tests_pass(tree: Path, place: Path, tests: list[str], outcome: Outcome) -> None:
     result = _run(tree, place, tests)
     for name in result["failed"]:
         outcome.failures.append(f"test failed: {name}")

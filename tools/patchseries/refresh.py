@@ -59,11 +59,14 @@ def scratch(series: Series, release: str, out: Path, root: Path = trees.DEFAULT)
             gitobjects.plain(out, "cherry-pick", commit)
         except GitError as error:
             conflicts = re.findall(r"CONFLICT .*", str(error)) or [str(error)]
-            left = " ".join(commits[number:])
-            return "\n".join(
-                [f"patch {number} of {len(commits)} needs a hand in {out}:", *(f"  {c}" for c in conflicts),
-                 f"then: git cherry-pick --continue && git cherry-pick {left}" if left else "then: git cherry-pick --continue"]
-            )  # fmt: skip
+            then = "git cherry-pick --continue"
+            if commits[number:]:
+                then += f" && git cherry-pick {' '.join(commits[number:])}"
+            lines = [
+                f"patch {number} of {len(commits)} needs a hand in {out}:",
+                *(f"  {c}" for c in conflicts),
+            ]
+            return "\n".join([*lines, f"then: {then}"])
     return f"all {len(commits)} patches fit; review {out}, then run refresh"
 
 

@@ -55,7 +55,7 @@ def overlay(root: Path, files: Mapping[str, bytes], out: Path) -> Path:
         (out / folder).mkdir(parents=True, exist_ok=True)
         for entry in (root / folder).iterdir() if (root / folder).is_dir() else ():
             inside = folder / entry.name
-            if inside not in folders and inside not in mine and entry.name != "__pycache__":
+            if inside not in folders and inside not in mine:
                 (out / inside).symlink_to(entry.resolve())
     for name, content in mine.items():
         (out / name).write_bytes(content)
