@@ -159,15 +159,15 @@ def _asked(row: FlagVerdict) -> bool:
 def _flags(rows: Iterable[FlagVerdict], to: Console, width: int) -> None:
     from rich.table import Table
 
+    roomy = width >= 100
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False, width=width)
-    table.add_column("flag", overflow="fold", ratio=5)
-    table.add_column("asked", overflow="fold", ratio=3)
+    table.add_column("flag", no_wrap=roomy, overflow="fold")
+    table.add_column("asked", overflow="fold", max_width=14)
     table.add_column("here", no_wrap=True)
-    table.add_column("why", overflow="fold", ratio=8)
+    table.add_column("why", overflow="fold", ratio=1)
     for row in rows:
-        table.add_row(
-            row.flag, row.asked, row.outcome, f"{row.why} ({row.source})" if row.source else row.why
-        )
+        why = f"{row.why}\n({row.source})" if row.source else row.why
+        table.add_row(row.flag, row.asked, row.outcome, why)
     to.print(table)
 
 
