@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_guards import __version__, settings, source
+from sglang_guards.carried import carried
 from sglang_guards.errors import CouldNotCheck
 
 GROUP = "sglang.srt.plugins"
@@ -99,6 +100,7 @@ def diagnose(env: Mapping[str, str] | None = None) -> Diagnosis:
     entry = _entry_point()
     legacy = _legacy_hook()
     notes = [*given.notes, *_notes(variables, given.mode, framework, entry, legacy)]
+    notes += [f"SGLang carries patch: {patch}" for patch in carried(found)]
     way = "none"
     if fired:
         way = "plugin" if framework and entry else "legacy-hook" if legacy else "plugin"
