@@ -107,7 +107,8 @@ def _zsh(commands: list[_Command]) -> Iterator[str]:
         yield f"    {_quoted(command.name + ':' + command.help)}"
     yield "  )"
     yield "  if (( CURRENT == 2 )); then _describe command commands; return; fi"
-    yield "  if (( ${words[(i)--]} < CURRENT )); then _normal -p sglang-guards; return; fi"
+    yield "  local cut=${words[(i)--]}"
+    yield '  if (( cut < CURRENT )); then words=("${(@)words[cut+1,-1]}"); (( CURRENT -= cut )); _normal; return; fi'
     yield "  local command=${words[2]}"
     yield "  shift words; (( CURRENT-- ))"
     yield "  case $command in"

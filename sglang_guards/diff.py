@@ -85,7 +85,8 @@ def read(path: str) -> dict[str, Any]:
         report = json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
         raise CouldNotCheck(f"{path} cannot be read as a report: {error}", hint) from None
-    if not isinstance(report, dict) or report.get("tool", {}).get("name") != "sglang-guards":
+    tool = report.get("tool") if isinstance(report, dict) else None
+    if not isinstance(tool, dict) or tool.get("name") != "sglang-guards":
         raise CouldNotCheck(f"{path} is not a report of sglang-guards", hint)
     if report.get("schema_version") != SCHEMA_VERSION:
         raise CouldNotCheck(
@@ -98,7 +99,7 @@ def read(path: str) -> dict[str, Any]:
         )
     if not all(isinstance(report.get(key), kind) for key, kind in _PARTS.items()):
         raise CouldNotCheck(f"{path} is not a whole report", hint)
-    return report
+    return dict(report)
 
 
 _PARTS = {"findings": list, "flags": list, "launch": dict, "target": dict, "verdict": str}

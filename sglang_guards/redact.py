@@ -29,7 +29,7 @@ _SHORTEST = 4
 
 
 def is_secret(name: str) -> bool:
-    """Whether a name of a flag, field, variable or JSON key is a secret's: ``--admin-api-key``, not ``--max-total-tokens``."""
+    """Whether a flag, field, variable or JSON key is secret: ``--admin-api-key`` is, ``--max-total-tokens`` is not."""
     words = [w for w in re.split(r"[^a-z0-9]+", name.lower()) if w]
     if any(word in _SECRET_WORDS for word in words):
         return True
