@@ -200,7 +200,11 @@ def run_arm(arm: str, model: str, args: argparse.Namespace) -> dict[str, Any]:
     final = [json.loads(line)["result"] for line in lines if line.startswith('{"result"')]
     row |= {"served": served, **(final[-1] if final else {})}
     if not final:
-        words = ("illegal memory access", "LaunchRefused", "FMS101", "CUDA error", "out of memory")
+        words = (
+            ("LaunchRefused", "FMS101")
+            if "LaunchRefused" in output
+            else ("illegal memory access", "CUDA error", "out of memory")
+        )
         row["died"] = [word for word in words if word in output]
         row["log_tail"] = output[-1500:]
     return row
