@@ -29,7 +29,9 @@ def tests(session: nox.Session) -> None:
 def matrix(session: nox.Session) -> None:
     """Every release, the slow tests included."""
     session.run(sys.executable, "tools/trees.py", "--all")
-    session.run(sys.executable, "-m", "pytest", "-m", "not gpu", *session.posargs, env={"SGLANG_GUARDS_MATRIX": "all"})
+    session.run(
+        sys.executable, "-m", "pytest", "-m", "not gpu", *session.posargs, env={"SGLANG_GUARDS_MATRIX": "all"}
+    )
 
 
 @nox.session
