@@ -1,22 +1,22 @@
-"""What was measured about the fused sum for a launch's shape, and where; the source of every figure that rules print."""
+"""What was measured about the fused sum for a launch's shape, and where: the source of every figure that rules print.
+
+A profile that `sglang-guards bench` made on this machine comes first, then the results that ship with the package.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from functools import cache
-from importlib import resources
-from typing import Any
+from dataclasses import dataclass
 
+from sglang_guards.bench.profile import load_profile, shipped_results
 from sglang_guards.launch import Launch, MissingFact
 
 
-@cache
-def shipped() -> Mapping[str, Any]:
-    """The results that ship with the package: device, SGLang, and speed ratios by shape and token count."""
-    text = resources.files("sglang_guards").joinpath("data/fused_sum_h200.json").read_text(encoding="utf-8")
-    loaded: Mapping[str, Any] = json.loads(text)
-    return loaded
+@dataclass(frozen=True)
+class Told:
+    """One clause about speed with its device; `slower` is False only where a profile of this GPU shows no loss."""
+
+    text: str
+    slower: bool = True
 
 
 def shape_key(launch: Launch) -> str:
@@ -31,19 +31,38 @@ def shape_key(launch: Launch) -> str:
     return f"E{experts}-N{width}-H{launch['model.hidden_size']}-K{launch['target.top_k']}-{kind}"
 
 
-def sentence(launch: Launch) -> str:
-    """What is known about speed here, with the device it was measured on; says so when nobody measured."""
-    results = shipped()
+def told(launch: Launch) -> Told:
+    """What is known about speed here; says so when nobody measured this shape or this GPU."""
     try:
-        shape = results["shapes"].get(shape_key(launch))
+        shape = shape_key(launch)
     except MissingFact:
-        shape = None
-    if shape is None:
-        span = results["span"]
-        return f"measured at {span[0]} to {span[1]} of the default's speed over {results['count']} shapes on one {results['device']}"
-    worst = min(shape.items(), key=lambda item: item[1])
-    told = f"measured for this shape on one {results['device']}: {worst[1]} of the default's speed at {worst[0]} tokens"
-    name = str(launch.get("gpu.name") or "")
-    if results["device"].lower().removeprefix("nvidia ") not in name.lower():
-        told += f"; not measured on this GPU (SM{launch['gpu.sm']})"
-    return told
+        shape = ""
+    return _own(launch, shape) or _shipped(launch, shape)
+
+
+def _own(launch: Launch, shape: str) -> Told | None:
+    device = str(launch.get("gpu.name") or "")
+    if not shape or not device or launch.source is None:
+        return None
+    profile = load_profile(device, launch.source.fingerprint(), shape)
+    if profile is None:
+        return None
+    tokens, ratio = profile.worst
+    best = max(profile.ratios.values())
+    text = f"measured for this shape on this machine's {device} ({profile.measured}): "
+    text += f"{ratio:.2f} of the default's speed at {tokens} tokens, {best:.2f} at best"
+    return Told(text, slower=ratio < 1)
+
+
+def _shipped(launch: Launch, shape: str) -> Told:
+    results = shipped_results()
+    device, ratios = results["device"], results["shapes"].get(shape)
+    if ratios is None:
+        low, high = results["span"]
+        text = f"over {results['count']} other shapes on one {device}, {low} to {high} of the default's speed"
+        return Told(f"nobody measured this shape; {text}")
+    tokens, ratio = min(ratios.items(), key=lambda item: item[1])
+    text = f"measured for this shape on one {device}: {ratio} of the default's speed at {tokens} tokens"
+    if device.lower().removeprefix("nvidia ") not in str(launch.get("gpu.name") or "").lower():
+        text += f"; not measured on this GPU (SM{launch['gpu.sm']})"
+    return Told(text)

@@ -51,10 +51,8 @@ class _Layers:
         if exists is None:
             return {}
         if not exists:
-            none: dict[str, tuple[Any, str]] = {
-                name: (False, why)
-                for name in ("exists", "weight_only", "reaches_gate", "experts_filtered", "lora_wrapped")
-            }
+            off = ("exists", "weight_only", "reaches_gate", "experts_filtered", "lora_wrapped")
+            none: dict[str, tuple[Any, str]] = {name: (False, why) for name in off}
             return none | {"runner": ("none", why), "runner_why": (why, "")}
         found: dict[str, tuple[Any, str]] = {"exists": (True, why)}
         runner = self.runner()
@@ -125,7 +123,10 @@ class _Layers:
         patterns = self.get("quant_ignored") or ()
         names = ["mtp.layers.0.mlp.experts.0.down_proj", "model.mtp.layers.0.mlp.experts.0.down_proj"]
         if isinstance(layers, int):
-            names += [f"model.layers.{layers}.mlp.experts.0.down_proj", f"layers.{layers}.mlp.experts.0.down_proj"]
+            names += [
+                f"model.layers.{layers}.mlp.experts.0.down_proj",
+                f"layers.{layers}.mlp.experts.0.down_proj",
+            ]
         if any(is_ignored(name, patterns) for name in names):
             return "unquantized"
         if kind == "modelopt_fp4":
@@ -168,7 +169,10 @@ class _Layers:
         if targets is None:
             return None, ""
         both = "all" in targets or {"gate_up_proj", "down_proj"} <= set(targets)
-        return both, "the adapters target the experts' gate_up_proj and down_proj" if both else "not both projections"
+        return (
+            both,
+            "the adapters target the experts' gate_up_proj and down_proj" if both else "not both projections",
+        )
 
     def dtype(self) -> str | None:
         asked = self.arg("dtype")

@@ -50,7 +50,8 @@ def parse_ignore(text: str) -> tuple[dict[str, str], list[str]]:
         key, _, reason = (part.strip() for part in entry.partition("="))
         if not key or not reason:
             complaints.append(
-                f"SGLANG_GUARDS_IGNORE entry {entry!r} has no reason and is not used; write ID=why, such as FMS101=tested"
+                f"SGLANG_GUARDS_IGNORE entry {entry!r} has no reason and is not used; "
+                "write ID=why, such as FMS101=tested"
             )
             continue
         ignore[key.upper()] = reason

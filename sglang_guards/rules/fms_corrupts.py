@@ -7,7 +7,16 @@ from collections.abc import Iterator
 from sglang_guards.launch import Launch
 from sglang_guards.report import Evidence, Finding, Severity
 from sglang_guards.rules import Rule, rule
-from sglang_guards.rules.fms_common import FIELD, LAYER_NEEDS, PATCHED_FIX, REMOVE, acts_on, flag_on, layers, named
+from sglang_guards.rules.fms_common import (
+    FIELD,
+    LAYER_NEEDS,
+    PATCHED_FIX,
+    REMOVE,
+    acts_on,
+    flag_on,
+    layers,
+    named,
+)
 
 _H200 = Evidence("measured", "benchmarks/results, one NVIDIA H200, SGLang 0.5.15")
 
@@ -156,7 +165,10 @@ def lora_dropped(rule: Rule, launch: Launch) -> Iterator[Finding]:
         return
     where = launch.where("source.gate_checks_lora_hooks")
     yield rule.finding(
-        flags=(launch.flag(FIELD), launch.flag("lora_paths" if launch.get("args.lora_paths") else "enable_lora")),
+        flags=(
+            launch.flag(FIELD),
+            launch.flag("lora_paths" if launch.get("args.lora_paths") else "enable_lora"),
+        ),
         fact="the adapters wrap the experts, and their down-projection part is added to a buffer that the fused path "
         f"never reads ({where})",
         when="every request with an adapter gets wrong text, without an error",
@@ -196,7 +208,11 @@ def not_deterministic(rule: Rule, launch: Launch) -> Iterator[Finding]:
     ## Fix
     Remove the flag.
     """
-    asked = [name for name in ("enable_deterministic_inference", "rl_on_policy_target") if launch.get(f"args.{name}")]
+    asked = [
+        name
+        for name in ("enable_deterministic_inference", "rl_on_policy_target")
+        if launch.get(f"args.{name}")
+    ]
     if not asked:
         return
     hit = layers(launch, lambda which: acts_on(launch, which))

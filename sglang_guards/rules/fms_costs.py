@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sglang_guards import measured
 from sglang_guards.launch import Launch
 from sglang_guards.report import Evidence, Finding, Severity
 from sglang_guards.rules import Rule, rule
@@ -54,12 +55,13 @@ def slower(rule: Rule, launch: Launch) -> Iterator[Finding]:
     hit = layers(launch, lambda which: acts_on(launch, which))
     if not hit or launch["source.fused_add_relaxed"]:
         return
-    from sglang_guards.measured import sentence
-
+    speed = measured.told(launch)
+    if not speed.slower:
+        return
     where = launch.where("source.fused_add_relaxed")
     yield rule.finding(
         flags=(launch.flag(FIELD),),
-        fact=f"the MoE layers of {named(hit)} add with acquire-release atomics ({where}); {sentence(launch)}",
+        fact=f"the MoE layers of {named(hit)} add with acquire-release atomics ({where}); {speed.text}",
         when="prefill is slower, the more the longer the batch; decoding changes by a few percent",
         fix=REMOVE,
         evidence=(Evidence("source", where),),
@@ -72,7 +74,9 @@ def slower(rule: Rule, launch: Launch) -> Iterator[Finding]:
     Severity.WARNING,
     summary="fused MoE sum adds bf16 by compare-and-swap on this GPU",
     needs=(*LAYER_NEEDS, "gpu.sm", "gpu.platform", "gpu.name", "target.dtype"),
-    evidence=(Evidence("source", "Triton ahead-of-time compilation for sm_80, sm_86, sm_89: atom.cas.b32 loop"),),
+    evidence=(
+        Evidence("source", "Triton ahead-of-time compilation for sm_80, sm_86, sm_89: atom.cas.b32 loop"),
+    ),
     applies=flag_on,
 )
 def compare_and_swap(rule: Rule, launch: Launch) -> Iterator[Finding]:
@@ -110,7 +114,9 @@ def compare_and_swap(rule: Rule, launch: Launch) -> Iterator[Finding]:
     Severity.INFO,
     summary="fused MoE sum accumulates in 16 bits",
     needs=(*LAYER_NEEDS, "target.dtype"),
-    evidence=(Evidence("measured", "CPU simulation over Dirichlet router weights: RMS error ×1.5 to ×1.8 for bf16"),),
+    evidence=(
+        Evidence("measured", "CPU simulation over Dirichlet router weights: RMS error ×1.5 to ×1.8 for bf16"),
+    ),
     applies=flag_on,
 )
 def low_precision(rule: Rule, launch: Launch) -> Iterator[Finding]:

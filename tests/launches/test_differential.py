@@ -18,11 +18,12 @@ CI = ("0.5.11", "0.5.15", "0.5.18", "0.5.20", "0.5.23")
 RELEASES = FLAG_RELEASES if os.environ.get("SGLANG_GUARDS_MATRIX") == "all" else CI
 FLAG = "--enable-fused-moe-sum-all-reduce"
 QWEN3 = "qwen3-30b-a3b-bf16"
+LORA = ["--enable-lora", "--max-lora-rank", "8", "--lora-target-modules", "all"]
 LAUNCHES: dict[str, tuple[str, str, list[str]]] = {
     "tp": ("4xH100", QWEN3, ["--tp", "4", FLAG]),
     "ep": ("4xH100", QWEN3, ["--tp", "4", "--ep-size", "4", FLAG]),
     "hybrid-ep": ("8xH100", QWEN3, ["--tp", "8", "--ep-size", "2"]),
-    "lora": ("4xH100", QWEN3, ["--tp", "4", FLAG, *["--enable-lora", "--max-lora-rank", "8", "--lora-target-modules", "all"]]),
+    "lora": ("4xH100", QWEN3, ["--tp", "4", FLAG, *LORA]),
     "deterministic": ("4xH100", QWEN3, ["--tp", "4", FLAG, "--enable-deterministic-inference"]),
     "b200": ("4xB200", QWEN3, ["--tp", "4", FLAG]),
     "mixed-chunk": ("4xH100", QWEN3, ["--tp", "4", "--enable-mixed-chunk", "--speculative-algorithm", "NGRAM"]),

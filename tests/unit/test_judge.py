@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pytest
+
 from sglang_guards.judge import judge
 from sglang_guards.launch import Fact, Launch, MissingFact
 from sglang_guards.report import Finding, Severity
@@ -25,7 +27,9 @@ def quiet(launch: Launch) -> Iterator[Finding]:
 
 
 def test_worst_first_and_verdict() -> None:
-    report = judge(Launch({}), Settings(), [says("ZZZ901", Severity.INFO), says("ZZZ102"), made("ZZZ103", quiet)])
+    report = judge(
+        Launch({}), Settings(), [says("ZZZ901", Severity.INFO), says("ZZZ102"), made("ZZZ103", quiet)]
+    )
     assert [f.id for f in report.findings] == ["ZZZ102", "ZZZ901"]
     assert report.passed == ("ZZZ103",)
     assert report.verdict == "fail"
@@ -68,9 +72,6 @@ def test_warn_mode_turns_errors_into_warnings() -> None:
 def test_none_is_a_value_and_missing_is_not() -> None:
     launch = Launch({"args.x": Fact(None, "default")})
     assert launch["args.x"] is None
-    try:
+    with pytest.raises(MissingFact) as missing:
         launch["args.y"]
-    except MissingFact as missing:
-        assert missing.name == "args.y"
-    else:
-        raise AssertionError("a missing fact must raise")
+    assert missing.value.name == "args.y"

@@ -25,7 +25,8 @@ def test_ids_and_names_are_unique() -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 def test_a_rule_is_complete(rule: Rule) -> None:
-    assert re.fullmatch(r"[A-Z]{3}\d{3}", rule.id) and rule.id[:3] in FAMILIES
+    assert re.fullmatch(r"[A-Z]{3}\d{3}", rule.id)
+    assert rule.id[:3] in FAMILIES
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", rule.name)
     assert rule.needs, "a rule names the facts that it reads"
     for section in SECTIONS:
