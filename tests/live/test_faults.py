@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from tests.launches.checks import ROOT, environment
+from tests.launches.checks import environment
 from tests.live.runs import FLAG, QWEN3
 
 ARGV = ["--model-path", QWEN3, "--tp", "4", FLAG]
@@ -16,12 +17,12 @@ ARGV = ["--model-path", QWEN3, "--tp", "4", FLAG]
 
 @pytest.mark.live
 @pytest.mark.parametrize("release", ["0.5.15", "0.5.23"])
-def test_a_launch_survives_every_fault(release: str, record_property: pytest.RecordProperty) -> None:
+def test_a_launch_survives_every_fault(release: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.live.faults"],
         input=json.dumps({"argv": ARGV, "examples": 700}),
         env=environment(release),
-        cwd=ROOT,
+        cwd=tmp_path,  # nonsense paths of reports are written there
         capture_output=True,
         text=True,
         timeout=900,
@@ -31,5 +32,4 @@ def test_a_launch_survives_every_fault(release: str, record_property: pytest.Rec
     answer = json.loads(done.stdout.splitlines()[-1])
     assert answer["failures"] == []
     assert answer["total"] >= 1000, "two releases make 2,000 cases"
-    record_property("cases", answer["total"])
     print(f"SGLang {release}: {answer['total']} faults survived")
