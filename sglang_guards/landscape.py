@@ -91,9 +91,18 @@ def _sum_effect(launch: Launch, findings: list[Finding]) -> tuple[str, bool | No
         elif reaches and top_k > 2:
             layers.append(f"{which} (Triton, top-{top_k})")
     text = f"acts on the experts of {' and '.join(layers)}" if layers else "acts on no layer"
+    algorithm = launch.get("args.speculative_algorithm")
+    if layers and algorithm and not any(f.severity is Severity.ERROR for f in findings):
+        text += f"; right beside {_typed_algorithm(launch, str(algorithm))}"
     told = [f"{f.message} ({f.id})" for f in findings if f.severity is not Severity.INFO]
     refused = any(f.severity is Severity.ERROR for f in findings)
     return "; ".join([text, *told[:2]]) + ("" if not refused else "; refused"), bool(layers)
+
+
+def _typed_algorithm(launch: Launch, resolved: str) -> str:
+    """NEXTN where the operator typed NEXTN, which SGLang resolves to EAGLE."""
+    typed = launch.typed.get("speculative_algorithm", "").replace("=", " ").split()
+    return typed[-1] if len(typed) > 1 else resolved
 
 
 def fusion(launch: Launch) -> FlagVerdict | None:
