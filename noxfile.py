@@ -39,3 +39,10 @@ def patches(session: nox.Session) -> None:
     """Every patch series on its release."""
     session.run(sys.executable, "tools/trees.py", "--all")
     session.run(sys.executable, "tools/patches.py", "check", "--all")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Generated pages, then the site in site/ (what `tests/docs` checks)."""
+    session.run(sys.executable, "tools/docs.py")
+    session.run(sys.executable, "-m", "mkdocs", "build", "--strict", env={"NO_MKDOCS_2_WARNING": "1"})

@@ -1,4 +1,7 @@
-"""Generate docs/rules/ from the rules: one page per rule and an index. `--check` fails where a page is out of date."""
+"""Generate the documentation: docs/rules/ from the rules, and the pages made of docs/data/ (releases, flags, evidence).
+
+`--check` fails where a page is out of date.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,16 @@ import re
 import sys
 from pathlib import Path
 
-from sglang_guards.report import Severity
-from sglang_guards.rules import FAMILIES, Rule, all_rules
-
 ROOT = Path(__file__).resolve().parents[1]
-RULES = ROOT / "docs" / "rules"
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from sglang_guards.report import Severity  # noqa: E402
+from sglang_guards.rules import FAMILIES, Rule, all_rules  # noqa: E402
+from tools import evidence, flags_page, truth_table  # noqa: E402
+
+DOCS = ROOT / "docs"
+RULES = DOCS / "rules"
 _KINDS = {"source": "source", "report": "report", "measured": "measured"}
 
 
@@ -33,7 +41,12 @@ def page(rule: Rule) -> str:
         "",
     ]
     if rule.evidence:
-        lines += ["## Evidence", "", *(f"- {_KINDS.get(e.kind, e.kind)}: {_link(e.ref)}" for e in rule.evidence), ""]
+        lines += [
+            "## Evidence",
+            "",
+            *(f"- {_KINDS.get(e.kind, e.kind)}: {_link(e.ref)}" for e in rule.evidence),
+            "",
+        ]
     lines += ["## Suppress", "", f'`SGLANG_GUARDS_IGNORE="{rule.id}=why"`', ""]
     return "\n".join(lines)
 
@@ -59,12 +72,21 @@ def index(rules: tuple[Rule, ...]) -> str:
 def pages() -> dict[Path, str]:
     """Every generated file and its text."""
     rules = all_rules()
-    return {RULES / "index.md": index(rules)} | {RULES / f"{rule.id}.md": page(rule) for rule in rules}
+    probes = truth_table.load()
+    return {
+        RULES / "index.md": index(rules),
+        **{RULES / f"{rule.id}.md": page(rule) for rule in rules},
+        DOCS / "releases.md": truth_table.page(probes),
+        DOCS / "flags.md": flags_page.page(probes),
+        DOCS / "evidence.md": evidence.page(evidence.load()),
+    }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a page is out of date")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit 1 when a page is out of date"
+    )
     check = parser.parse_args().check
     wanted = pages()
     RULES.mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,7 @@ if [ ! -e "$venv/.ready-$stamp" ]; then
   cp tools/site/sglang_guards_torchvision.py "$site/"
   echo 'import sglang_guards_torchvision' > "$site/sglang_guards_torchvision.pth"
   echo "[env] the project and its tools"
-  "${pip[@]}" install -e '.[dev]'
+  "${pip[@]}" install -e '.[dev,docs]'
   touch "$venv/.ready-$stamp"
 fi
 [ $# -eq 0 ] || "$venv/bin/python" tools/trees.py "$@"

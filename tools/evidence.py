@@ -1,0 +1,228 @@
+"""The figures of docs/evidence.md, from the tests and the benchmark that print them.
+
+    python tools/evidence.py [faults] [fuzz] [corpus] [overhead]
+
+runs each (all of them by default), keeps what it printed in docs/data/evidence.json, and leaves the figures of the
+others alone. A run that fails changes nothing. `tools/docs.py` makes the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import datetime
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = ROOT / "docs" / "data" / "evidence.json"
+_CASES = "tests/live/test_faults.py"
+_OVERHEAD = ("0.5.11", "0.5.15", "0.5.23")
+
+
+def _pytest(*args: str) -> list[str]:
+    return ["-m", "pytest", "-s", "-q", "-m", "not slow and not gpu", "-p", "no:cacheprovider", *args]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One command and how its figures are read and shown. `words` is given to the interpreter."""
+
+    title: str
+    about: str
+    words: Sequence[str]
+    read: Callable[[str], list[list[Any]]]
+    head: Sequence[str]
+    #: The sentence above the table, from its rows.
+    sum_up: Callable[[Sequence[Sequence[Any]]], str]
+
+
+def _faults(text: str) -> list[list[Any]]:
+    return [[v, int(n)] for v, n in re.findall(r"SGLang (\S+): (\d+) faults survived", text)]
+
+
+def _fuzz(text: str) -> list[list[Any]]:
+    rows: list[list[Any]] = []
+    for release, ends in re.findall(r"SGLang (\S+): (\{.*\})", text):
+        counts = ast.literal_eval(ends)
+        exits = [counts.get(f"exit {code}", 0) for code in (0, 1, 2)]
+        rows.append([release, sum(exits), *exits, counts.get("corrected", 0)])
+    return rows
+
+
+def _corpus(text: str) -> list[list[Any]]:
+    rows: list[list[Any]] = [
+        [f"work, on SGLang {v}", int(n), 0, f"{skipped} not taken by this SGLang itself"]
+        for v, n, skipped in re.findall(r"SGLang (\S+): (\d+) working launches judged, (\d+) not", text)
+    ]
+    for family, caught, of in re.findall(r"(\w+): (\d+) of (\d+) reported launches caught", text):
+        rows.append([f"reported to go wrong, {family}", int(of), int(caught), ""])
+    if out := re.search(r"out of reach or repaired before [\d.]+: (\d+)", text):
+        rows.append(["reported, out of reach of any argument", int(out[1]), 0, "not judged"])
+    return rows
+
+
+def _overhead(text: str) -> list[list[Any]]:
+    rows: list[list[Any]] = []
+    for release, cells in re.findall(r"^(\d\S+)\s+(\{.*\})", text, re.MULTILINE):
+        found = ast.literal_eval(cells)
+        rows.append([release, found["launcher"], found["worker"]])
+    return rows
+
+
+def _corpus_text(rows: Sequence[Sequence[Any]]) -> str:
+    good = sum(row[1] for row in rows if row[0].startswith("work"))
+    bad = [row for row in rows if row[0].startswith("reported to")]
+    return (
+        f"{good} judgements of launches that work, no error said; {sum(r[2] for r in bad)} of "
+        f"{sum(r[1] for r in bad)} reported launches caught."
+    )
+
+
+RUNS: Mapping[str, Run] = {
+    "faults": Run(
+        "Faults survived",
+        "Generated faults: an attribute missing or of another type, a damaged config, an unreadable source, an "
+        "exception in a rule or a handler. Each must leave a launch that SGLang accepts as it was, and one line.",
+        _pytest(_CASES),
+        _faults,
+        ("SGLang", "faults survived"),
+        lambda rows: f"{sum(row[1] for row in rows):,} faults, none stopped or changed a launch.",
+    ),
+    "fuzz": Run(
+        "Launches fuzzed",
+        "Random flags, values, GPUs and models: never a traceback, exit code 0, 1 or 2, the same report twice, JSON "
+        "valid against the schema, and every corrected command free of errors.",
+        _pytest("tests/live/test_fuzz.py"),
+        _fuzz,
+        ("SGLang", "launches", "exit 0", "exit 1", "exit 2", "corrected commands checked"),
+        lambda rows: f"{sum(row[1] for row in rows):,} launches, no breach.",
+    ),
+    "corpus": Run(
+        "Public launches judged",
+        "Launch commands from public places. Those that are known to work must raise no error; those that were "
+        "reported to go wrong should be caught by a rule on the release of the report.",
+        _pytest("tests/launches/test_corpus.py"),
+        _corpus,
+        ("launches that", "judged", "caught", ""),
+        _corpus_text,
+    ),
+    "overhead": Run(
+        "What the hook costs at start-up",
+        "Median over fresh processes of real SGLang: the launcher registers and validates one launch, a worker only "
+        "registers. A request pays nothing.",
+        ["benchmarks/bench_overhead.py", *_OVERHEAD],
+        _overhead,
+        ("SGLang", "launcher", "each worker"),
+        lambda rows: "SGLang's own start takes seconds.",
+    ),
+}
+
+
+def measure(name: str) -> dict[str, Any]:
+    """Run one and read its figures; raises RuntimeError where it fails or prints none."""
+    run = RUNS[name]
+    env = {k: v for k, v in os.environ.items() if not k.startswith("SGLANG_GUARDS")}
+    env |= {k: v for k, v in os.environ.items() if k == "SGLANG_GUARDS_TREES"}
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, *run.words],
+        cwd=ROOT,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    rows = run.read(done.stdout)
+    if done.returncode != 0 or not rows:
+        raise RuntimeError(f"{name}: exit code {done.returncode}, {len(rows)} figures\n{done.stdout[-3000:]}")
+    head = subprocess.run(
+        ["git", "rev-parse", "--short=10", "HEAD"], cwd=ROOT, capture_output=True, text=True
+    )
+    return {
+        "command": "python " + " ".join(f'"{w}"' if " " in w else w for w in run.words),
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "commit": head.stdout.strip() or "unknown",
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, no GPU",
+        "load": round(os.getloadavg()[0], 1),
+        "seconds": round(time.monotonic() - began),
+        "rows": rows,
+    }
+
+
+def page(data: Mapping[str, Mapping[str, Any]]) -> str:
+    """docs/evidence.md."""
+    out = ["# Evidence", "", "Figures that the project's own tests print, each with its command.", ""]
+    for name, run in RUNS.items():
+        out += [f"## {run.title}", "", run.about, ""]
+        found = data.get(name)
+        if found is None:
+            out += [f"Not run yet: `python tools/evidence.py {name}`.", ""]
+            continue
+        out += [f"**{run.sum_up(found['rows'])}**", ""]
+        out += ["| " + " | ".join(run.head) + " |", "|---|" + "--:|" * (len(run.head) - 1)]
+        out += ["| " + " | ".join(f"{cell:,}" if isinstance(cell, int) else cell for cell in row) + " |"
+                for row in found["rows"]]  # fmt: skip
+        out += [
+            "",
+            f"`{found['command']}` · {found['date']}, commit {found['commit']}, {found['machine']}, "
+            f"load {found['load']}, {found['seconds']} s",
+            "",
+        ]
+    out += [
+        "## Elsewhere",
+        "",
+        "- Kernels, servers and end-to-end runs on GPUs: [Results](results.md).",
+        "- Which release has which defect: [Releases](releases.md), held by `pytest tests/contract`.",
+        "",
+        "Made by `python tools/docs.py` from `docs/data/evidence.json`, which `python tools/evidence.py` writes.",
+        "",
+    ]
+    return "\n".join(out)
+
+
+def load() -> dict[str, Any]:
+    """What was measured; empty before the first run."""
+    if not DATA.is_file():
+        return {}
+    data: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
+    return data
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("run", nargs="*", choices=[[], *RUNS], help="which; all of them by default")
+    names = parser.parse_args().run or list(RUNS)
+    failed = 0
+    for name in names:
+        print(f"{name} …", flush=True)
+        try:
+            found = measure(name)
+        except RuntimeError as error:
+            print(error, file=sys.stderr)
+            failed = 1
+            continue
+        data = load() | {name: found}
+        DATA.parent.mkdir(parents=True, exist_ok=True)
+        DATA.write_text(
+            json.dumps({k: data[k] for k in RUNS if k in data}, indent=1) + "\n", encoding="utf-8"
+        )
+        print(f"  {RUNS[name].sum_up(found['rows'])} ({found['seconds']} s)")
+    print("now run: python tools/docs.py")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
