@@ -95,7 +95,7 @@ def words(argv: Sequence[str], secrets: Iterable[str] = ()) -> tuple[str, ...]:
             shown.append(HIDDEN)
             continue
         secret = is_secret_flag(name) and (name.startswith("-") or bool(sign))
-        shown.append(f"{name}={HIDDEN}" if secret and sign else text(word, known))
+        shown.append(f"{text(name, known)}={HIDDEN}" if secret and sign else text(word, known))
         hide = secret and not sign
     return tuple(shown)
 

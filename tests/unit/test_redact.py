@@ -66,3 +66,25 @@ def test_text_without_secrets_is_left_alone() -> None:
 def test_trees() -> None:
     value = {"a": ["x sekret y"], "api_key": "zz", "n": 3}
     assert redact.tree(value, ("sekret",)) == {"a": ["x *** y"], "api_key": "***", "n": 3}
+
+
+@pytest.mark.parametrize(
+    "flag", ["--api-key", "--api-k", "--api", "--ap", "--admin-api-ke", "--api-kye", "--apikey", "--api_key"]
+)
+def test_flags_that_hold_a_secret_however_they_are_typed(flag: str) -> None:
+    assert redact.is_secret_flag(flag)
+    assert redact.words([flag, "x"]) == (flag, "***")
+
+
+@pytest.mark.parametrize("flag", ["--ssl-keyfile", "--port", "--model-path", "--a", "-a", "api"])
+def test_flags_that_hold_none(flag: str) -> None:
+    assert not redact.is_secret_flag(flag)
+
+
+def test_all_words_behind_a_secret_flag_and_a_quoted_command_are_secret() -> None:
+    assert redact.secrets_in(["--api-key", "first", "second", "--tp", "4"], {}) == ("second", "first")
+    assert redact.secrets_in(["python -m x --api-key 'sk-quoted'"], {}) == ("sk-quoted",)
+
+
+def test_a_url_with_a_login_and_a_signed_query() -> None:
+    assert redact.words(["http://user:hidden@host:1?token=hidden"]) == ("http://***@host:1?token=***",)
