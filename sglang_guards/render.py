@@ -183,11 +183,25 @@ def _notes(report: Report, to: Console, width: int, verbose: bool) -> None:
     lines += [("note", line) for line in report.internal]
     if verbose and report.passed:
         lines.append(("passed", ", ".join(report.passed)))
+    if verbose:
+        lines += [("carries", f"patch: {patch}") for patch in _carried(report)]
     for label, value in lines:
         for line in _labelled(f"{label:<8} ", value, width):
             to.print(line, soft_wrap=True)
     if lines:
         to.print()
+
+
+def _carried(report: Report) -> tuple[str, ...]:
+    """Patches of patches/ that the checked SGLang carries; empty where its source is not here."""
+    from pathlib import Path
+
+    from sglang_guards import source
+    from sglang_guards.carried import carried
+
+    path = report.target.get("path")
+    found = source.find(Path(path)) if isinstance(path, str) and path else None
+    return () if found is None else carried(found)
 
 
 def counts(report: Report) -> str:

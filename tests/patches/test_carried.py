@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
 
-from sglang_guards import source
+from sglang_guards import render, source
 from sglang_guards.carried import PATCHES, carried
+from sglang_guards.report import Report
 from tests.patches.made import EVERY, base_files, series
 from tests.trees import FLAG_RELEASES, tree
 
@@ -55,3 +57,18 @@ def test_a_part_of_a_series_is_told_apart(tmp_path: Path) -> None:
         "no all-reduce fusion across two MoE groups",
         "relaxed atomics",
     )
+
+
+def shown(root: Path, *, verbose: bool) -> str:
+    report = Report(target={"sglang": "0.5.15", "path": str(root / "sglang"), "dev_build": False})
+    out = io.StringIO()
+    render.text(report, render.console(out), verbose=verbose)
+    return out.getvalue()
+
+
+def test_check_v_says_what_a_patched_tree_carries(tmp_path: Path) -> None:
+    root = with_patches("0.5.15", range(1, 99), tmp_path)
+    said = shown(root, verbose=True)
+    assert all(f"carries  patch: {patch}" in said for patch in PATCHES.values())
+    assert "carries" not in shown(root, verbose=False)
+    assert "carries" not in shown(tree("0.5.15"), verbose=True)
