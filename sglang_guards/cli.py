@@ -63,6 +63,8 @@ def _format(words: Sequence[str]) -> str:
 
 
 def _run(words: list[str]) -> int:
+    if words[:1] == ["bench"]:  # argparse's REMAINDER does not take a flag as its first word
+        return _bench(words[1:])
     own, launch = words, list[str]()
     if "--" in words:
         cut = words.index("--")

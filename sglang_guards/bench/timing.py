@@ -71,8 +71,8 @@ def interleaved(
 
 def _sample(values: list[float]) -> Sample:
     ordered = sorted(values)
-    at = lambda share: ordered[min(len(ordered) - 1, max(0, round(share * (len(ordered) - 1))))]  # noqa: E731
-    return Sample(statistics.median(ordered), at(0.2), at(0.8), len(ordered))
+    low, high = round(0.2 * (len(ordered) - 1)), round(0.8 * (len(ordered) - 1))
+    return Sample(statistics.median(ordered), ordered[low], ordered[high], len(ordered))
 
 
 def peak_bytes(call: Callable[[], Any]) -> int:
