@@ -76,7 +76,9 @@ def run(launch: Sequence[str], args: argparse.Namespace) -> int:
             to.print(f"\nnote     {note}", soft_wrap=True)
         to.print(f"\n{verdict_line(rows)}", style="bold", soft_wrap=True)
     judged = [row.safe for row in rows if row.safe is not None]
-    return 2 if not judged else 0 if any(judged) else 1
+    if not judged:
+        return 2
+    return 0 if any(judged) or args.fail_on == "never" else 1
 
 
 def _request(launch: Sequence[str], gpu: str, model_config: str | None) -> dict[str, Any]:
@@ -180,8 +182,9 @@ def _row(release: str, answer: Mapping[str, Any], fail_on: str, strict: bool) ->
     why = answer["findings"][0]["message"] if found else ""
     if answer["verdict"] == "unknown":
         return Row(release, "unknown", None, found, why or "no rule could be decided")
-    stops = fail_on != "never" and any(Severity(s).rank <= Severity(fail_on).rank for _, s in found)
-    undecided = strict and fail_on != "never" and bool(answer["skipped"])
+    limit = Severity("error" if fail_on == "never" else fail_on)
+    stops = any(Severity(severity).rank <= limit.rank for _, severity in found)
+    undecided = strict and bool(answer["skipped"])
     return Row(release, answer["verdict"], not (stops or undecided), found, why)
 
 
