@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import re
 from typing import NoReturn
 
 from sglang_guards import __version__, render
@@ -17,7 +19,10 @@ class Parser(argparse.ArgumentParser):
     """Bad usage is an exception like every other trouble, so that it is told in the format asked for."""
 
     def error(self, message: str) -> NoReturn:
-        raise CouldNotCheck(f"{self.prog}: {message}", f"see {self.prog} --help")
+        wrong = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        near = difflib.get_close_matches(wrong[1], re.findall(r"[\w-]+", wrong[2]), n=1) if wrong else []
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise CouldNotCheck(f"{self.prog}: {message}", f"{hint}see {self.prog} --help")
 
 
 def parser() -> argparse.ArgumentParser:

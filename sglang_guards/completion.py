@@ -66,11 +66,11 @@ def _bash(commands: list[_Command]) -> Iterator[str]:
     yield '  local current="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD-1]}" word'
     yield "  COMPREPLY=()"
     yield '  for word in "${COMP_WORDS[@]:0:COMP_CWORD}"; do'
-    yield '    [ "$word" = -- ] && { COMPREPLY=($(compgen -f -- "$current")); return; }'
+    yield '    [ "$word" = -- ] && { mapfile -t COMPREPLY < <(compgen -f -- "$current"); return; }'
     yield "  done"
-    names = " ".join(command.name for command in commands)
+    names = [command.name for command in commands]
     yield '  if [ "$COMP_CWORD" -eq 1 ]; then'
-    yield f'    COMPREPLY=($(compgen -W "{names} --help --version" -- "$current")); return'
+    yield f"    {_compgen((*names, '--help', '--version'))}; return"
     yield "  fi"
     yield '  case "${COMP_WORDS[1]} $previous" in'
     for command in commands:
@@ -82,11 +82,11 @@ def _bash(commands: list[_Command]) -> Iterator[str]:
     for command in commands:
         offered = _compgen((*command.options, *command.values.get("", ())))
         if command.values.get("") == ():
-            offered += f"; COMPREPLY+=($(compgen -f -- {_CURRENT}))"
+            offered += f'; mapfile -t -O "${{#COMPREPLY[@]}}" COMPREPLY < <(compgen -f -- {_CURRENT})'
         yield f"    {command.name}) {offered} ;;"
     yield "  esac"
     yield "}"
-    yield "complete -F _sglang_guards sglang-guards"
+    yield "complete -o filenames -F _sglang_guards sglang-guards"
 
 
 _CURRENT = '"$current"'
@@ -94,7 +94,7 @@ _CURRENT = '"$current"'
 
 def _compgen(words: tuple[str, ...]) -> str:
     how = f'-W "{" ".join(words)}"' if words else "-f"
-    return f"COMPREPLY=($(compgen {how} -- {_CURRENT}))"
+    return f"mapfile -t COMPREPLY < <(compgen {how} -- {_CURRENT})"
 
 
 def _zsh(commands: list[_Command]) -> Iterator[str]:

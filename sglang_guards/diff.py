@@ -83,7 +83,9 @@ def read(path: str) -> dict[str, Any]:
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
         report = json.loads(text)
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise CouldNotCheck(f"{path} cannot be read: {error.strerror}", hint) from None
+    except (ValueError, RecursionError) as error:
         raise CouldNotCheck(f"{path} cannot be read as a report: {error}", hint) from None
     tool = report.get("tool") if isinstance(report, dict) else None
     if not isinstance(tool, dict) or tool.get("name") != "sglang-guards":

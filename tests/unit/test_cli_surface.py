@@ -84,3 +84,8 @@ def test_all_releases_has_text_and_json_only(capsys: pytest.CaptureFixture[str])
     launch = ["python", "-m", "sglang.launch_server", "--model-path", "x"]
     assert main(["check", "--all-releases", "--format", "sarif", "--gpu", "1xH100", "--", *launch]) == 2
     assert "--all-releases has no --format sarif" in capsys.readouterr().err
+
+
+def test_a_near_miss_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chekc"]) == 2
+    assert "hint: did you mean check? see sglang-guards --help" in capsys.readouterr().err
