@@ -111,7 +111,7 @@ def page(data: Mapping[str, Any]) -> str:
         "speed where it was measured: leave it off. All-reduce fusion has no kernel on these GPUs, mixed chunk is "
         "switched off beside EAGLE, and two flags of the list are read by nothing. The whole answer, as printed:",
         "",
-        "```console",
+        "```text",
         f"$ tools/example.sh {RELEASE}",
         SEED.read_text(encoding="utf-8").rstrip(),
         "```",

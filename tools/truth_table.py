@@ -92,7 +92,7 @@ ROWS: tuple[Row, ...] = (
 )
 #: Sign, class and meaning of a cell.
 SIGNS = {
-    "hit": ("✗", "the defect is in the source of this release"),
+    "hit": ("✗", "it is in the source of this release"),
     "clear": ("✓", "it is not"),
     "none": ("·", "the question does not arise: the flag or the feature is not in this release"),
     "unknown": ("?", "the source could not be understood, or has nothing to ask about"),
@@ -201,8 +201,9 @@ def page(data: Data) -> str:
     out = [
         "# Releases",
         "",
-        f"Which SGLang release has which defect, {names[0]} to {names[-1]}. Each cell is the answer of a source probe, "
-        "read from the release's own files and never from its version number; point at a cell for the file and line. "
+        f"Which SGLang release has which defect or limit, {names[0]} to {names[-1]}. Each cell is the answer of a "
+        "source probe, read from the release's own files and never from its version number; point at a cell for the "
+        "file and line. "
         "`sglang-guards check --all-releases -- <launch command>` answers it for one launch.",
         "",
         *(f"- {_cell(kind, ())} {meaning}" for kind, (_, meaning) in SIGNS.items()),

@@ -16,11 +16,13 @@ from typing import Any
 
 import pytest
 
-from tests.docs.site import BASE, build
+from tests.docs.site import BASE
 
 pytest.importorskip("material", reason="the extra docs is not installed: pip install '.[docs]'")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: apt-get install chromium")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium on this machine: apt-get install chromium"
+)
 
 #: Opens a page in a frame, waits until `ready` says so, and posts what `tell` returns to the server.
 _LOOKER = """<!doctype html><iframe id=f width=1200 height=900 src="%(url)s"></iframe><script>
@@ -30,7 +32,7 @@ const post = x => fetch("/told", {method: "POST", body: JSON.stringify(x)});
 (function look() {
   const w = frame.contentWindow;
   try {
-    if (w.document.readyState === "complete" && ready(w))
+    if (w.location.href !== "about:blank" && w.document.readyState === "complete" && ready(w))
       return post({found: tell(w), asked: w.performance.getEntriesByType("resource").map(e => e.name)});
   } catch (e) { if (Date.now() - began > 30000) return post({error: String(e)}); }
   if (Date.now() - began > 30000) return post({error: "not ready after 30 s", text: w.document.body.innerText});
@@ -63,11 +65,10 @@ class _Handler(SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    into = tmp_path_factory.mktemp("served")
-    build(into)
-    return into
+@pytest.fixture
+def root(built: Path) -> Path:
+    """What the server's root is: the site lies below it, as on its host."""
+    return built.parent
 
 
 @contextmanager

@@ -77,7 +77,9 @@ def test_known_cells(rule: str, note: str, release: str, kind: str) -> None:
 
 
 def test_every_outcome_is_explained() -> None:
-    text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "sglang_guards").glob("landscape*.py"))
+    text = "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "sglang_guards").glob("landscape*.py")
+    )
     assert verdicts.__doc__
     for outcome in flags_page.OUTCOMES:
         assert f'"{outcome}"' in text, outcome

@@ -11,15 +11,15 @@ import pytest
 
 from sglang_guards.report import DOCS_URL
 from sglang_guards.rules import all_rules
-from tests.docs.site import BASE, ROOT, Page, Site, build
+from tests.docs.site import BASE, ROOT, Page, Site
 
 pytest.importorskip("material", reason="the extra docs is not installed: pip install '.[docs]'")
 RULES = BASE + "rules/"
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
-    return Site(build(tmp_path_factory.mktemp("site")))
+def site(built: Path) -> Site:
+    return Site(built)
 
 
 def test_no_link_and_no_anchor_is_broken(site: Site) -> None:
