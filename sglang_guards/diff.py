@@ -15,6 +15,8 @@ from sglang_guards.report import SCHEMA_VERSION, Severity
 
 _Json = Mapping[str, Any]
 _NOT = "–"
+#: Characters of a fact's value in the text form.
+_LONGEST = 60
 
 
 @dataclass(frozen=True)
@@ -186,11 +188,30 @@ def _findings(found: Diff) -> Iterator[str]:
 def _facts(found: Diff) -> Iterator[str]:
     width = max((len(pair.name) for pair in found.facts), default=0)
     for pair in found.facts:
-        yield f"  {pair.name:<{width}}  {_fact(pair.a)} -> {_fact(pair.b)}"
+        a, b = _texts(pair)
+        yield f"  {pair.name:<{width}}  {a} -> {b}"
 
 
-def _fact(fact: _Json | None) -> str:
-    return _NOT if fact is None else f"{json.dumps(fact['value'], ensure_ascii=False)} ({fact['from']})"
+def _texts(pair: Pair) -> tuple[str, str]:
+    """Both values with their origins; of long ones only the place where they part."""
+    values = [
+        None if fact is None else json.dumps(fact["value"], ensure_ascii=False) for fact in (pair.a, pair.b)
+    ]
+    pairs = enumerate(zip(values[0] or "", values[1] or "", strict=False))
+    alike = next((at for at, (left, right) in pairs if left != right), 0)
+    shown = []
+    for fact, value in zip((pair.a, pair.b), values, strict=True):
+        shown.append(_NOT if fact is None or value is None else f"{_cut(value, alike)} ({fact['from']})")
+    return shown[0], shown[1]
+
+
+def _cut(value: str, at: int) -> str:
+    """`value` around position `at` when it is too long for a line."""
+    if len(value) <= _LONGEST:
+        return value
+    start = max(0, min(at - _LONGEST // 3, len(value) - _LONGEST))
+    stop = start + _LONGEST
+    return f"{'…' if start else ''}{value[start:stop]}{'…' if stop < len(value) else ''}"
 
 
 def _flags(found: Diff) -> Iterator[str]:
@@ -212,4 +233,6 @@ def _verdict(found: Diff) -> str:
         (len(found.gone), "gone"),
     ]
     said = ", ".join(f"{count} {what}" for count, what in parts if count)
-    return f"findings: {said}" if said else "findings: none came, none went"
+    a, b = (_head(report)["verdict"].upper() for report in (found.a, found.b))
+    verdict = a if a == b else f"{a} -> {b}"
+    return f"{verdict} · findings: {said or 'none came, none went'}"

@@ -55,7 +55,7 @@ def test_what_came_went_and_changed(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "~ [FMS301] warning -> info" in text
     assert "args.ep_size  4 (given) -> –" in text
     assert "--ep-size  active (asked 4) -> ignored (asked 4): no experts" in text
-    assert text.splitlines()[-1] == "findings: 1 new, 1 of another severity, 1 gone"
+    assert text.splitlines()[-1] == "FAIL -> PASS · findings: 1 new, 1 of another severity, 1 gone"
 
 
 @pytest.mark.parametrize(
@@ -105,3 +105,13 @@ def test_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(report(ERROR).to_dict())))
     assert main(["diff", str(tmp_path / "a"), "-"]) == 1
     assert main(["diff", "-", "-"]) == 2
+
+
+def test_long_values_show_where_they_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = "x" * 300 + "one" + "y" * 300, "x" * 300 + "two" + "y" * 300
+    facts = [{"args.cuda_graph_config": {"value": value, "from": "resolved"}} for value in (a, b)]
+    diff(tmp_path, report(facts=facts[0]), report(facts=facts[1]))
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "cuda_graph_config" in line]
+    assert "xxxoneyyy" in line
+    assert "xxxtwoyyy" in line
+    assert len(line) < 220
