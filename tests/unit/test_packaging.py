@@ -76,7 +76,8 @@ def pins() -> dict[str, tuple[str, list[str]]]:
 
 def test_every_requirement_of_development_is_pinned_with_hashes() -> None:
     pinned = pins()
-    for text in [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]:
+    extras = PROJECT["optional-dependencies"]
+    for text in [*PROJECT["dependencies"], *extras["dev"], *extras["docs"]]:
         needed = Requirement(text)
         assert needed.name in pinned, needed.name
         assert needed.specifier.contains(pinned[needed.name][0]), (text, pinned[needed.name][0])
