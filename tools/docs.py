@@ -40,6 +40,8 @@ def page(rule: Rule) -> str:
         *(f"- `{need}`" for need in rule.needs),
         "",
     ]
+    if found := _releases(rule.id):
+        lines += ["## Releases", "", *found, "", "[All rules and releases](../releases.md)", ""]
     if rule.evidence:
         lines += [
             "## Evidence",
@@ -52,7 +54,22 @@ def page(rule: Rule) -> str:
 
 
 def _link(ref: str) -> str:
+    if ref.startswith("benchmarks/results"):
+        return ref.replace("benchmarks/results", "[benchmarks/results](../results.md)", 1)
     return f"<{ref}>" if ref.startswith("http") else ref
+
+
+def _releases(rule_id: str) -> list[str]:
+    """One line for each row of the matrix about this rule: which releases have it."""
+    answers = truth_table.load()["answers"]
+    lines = []
+    for row in (row for row in truth_table.ROWS if row.rule == rule_id):
+        kinds = [(name, truth_table.state(row, cells)[0]) for name, cells in answers.items()]
+        spans = [f"{a} – {b}" if a != b else a for a, b, kind in truth_table.spans(kinds) if kind == "hit"]
+        note = f"{row.note}: " if row.note else ""
+        of = f"of {kinds[0][0]} – {kinds[-1][0]}"
+        lines.append(f"- {note}in the source of {', '.join(spans)}" if spans else f"- {note}in none {of}")
+    return lines
 
 
 def index(rules: tuple[Rule, ...]) -> str:

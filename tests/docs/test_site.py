@@ -14,6 +14,9 @@ from sglang_guards.rules import all_rules
 from tests.docs.site import BASE, ROOT, Page, Site
 
 pytest.importorskip("material", reason="the extra docs is not installed: pip install '.[docs]'")
+
+from tools.mkdocs_hooks import REPOSITORY, retarget
+
 RULES = BASE + "rules/"
 
 
@@ -34,7 +37,7 @@ def test_a_broken_link_would_be_found(site: Site) -> None:
 
 
 def test_links_into_the_repository_lead_to_files(site: Site) -> None:
-    prefix = "https://github.com/sglang-guards/sglang-guards/blob/main/"
+    prefix = f"{REPOSITORY}/"
     paths = {
         link.removeprefix(prefix).partition("#")[0]
         for page in site.pages.values()
@@ -88,6 +91,23 @@ def test_search_knows_every_rule(site: Site) -> None:
     index = json.loads((site.folder / "search" / "search_index.json").read_text(encoding="utf-8"))
     places = {entry["location"].partition("#")[0] for entry in index["docs"] if entry["text"]}
     assert places >= {f"rules/{rule.id}/" for rule in all_rules()}
+
+
+@pytest.mark.parametrize(
+    ("text", "origin", "page", "wanted"),
+    [
+        ("[a](manifest.toml)", "patches/README.md", "patches.md", f"[a]({REPOSITORY}/patches/manifest.toml)"),
+        ("[a](patches/README.md#apply)", "CONTRIBUTING.md", "contributing.md", "[a](patches.md#apply)"),
+        ("[a](docs/rules/index.md)", "CONTRIBUTING.md", "contributing.md", "[a](rules/index.md)"),
+        ("[a](../../CONTRIBUTING.md)", "docs/rules/X.md", "rules/X.md", "[a](../contributing.md)"),
+        ("[a](../releases.md)", "docs/rules/X.md", "rules/X.md", "[a](../releases.md)"),
+        ("![a](plots/b.png)", "docs/results.md", "results.md", "![a](plots/b.png)"),
+        ("[a](no/such.md)", "CONTRIBUTING.md", "contributing.md", "[a](no/such.md)"),
+        ("[a](https://b.c/d) [e](#f)", "CONTRIBUTING.md", "contributing.md", "[a](https://b.c/d) [e](#f)"),
+    ],
+)
+def test_a_link_is_turned_to_where_its_target_is(text: str, origin: str, page: str, wanted: str) -> None:
+    assert retarget(text, origin, page) == wanted
 
 
 def test_data_files_are_not_published(site: Site) -> None:
