@@ -102,6 +102,11 @@ def patched(cells: Cells) -> list[str]:
     speed = [r["arms"]["patched"]["speedup"] for r in final]
     small = [r["arms"]["patched"]["speedup"] for r in cells.final if r["tokens"] < 64]
     relaxed = cells.all("relaxed", "speedup", [t for t in TABLE_TOKENS if t >= 64])
+    early = statistics.median(
+        r["arms"]["clear"]["speedup"] / r["arms"]["relaxed"]["speedup"]
+        for r in cells.at.values()
+        if "clear" in r["arms"] and r["dtype"] == "fp8"
+    )
     shares = [s for r in final if (s := r["arms"]["patched"].get("share_of_bound")) is not None]
     below = [
         f"{r['shape']} {r['dtype']} at {r['tokens']:,} ({r['arms']['patched']['speedup']:.3f})"
@@ -125,6 +130,9 @@ def patched(cells: Cells) -> list[str]:
         f"A combine that costs nothing is the bound. The patched arm reaches {statistics.median(shares):.2f} of it in the "
         f"median from 64 tokens, at least 0.9 in {sum(s >= 0.9 for s in shares)} of {len(shares)} cells; the goal of 0.9 "
         "everywhere is not met (benchmarks/variants/README.md says why).",
+        "",
+        f"The series in `patches/` has relaxed atomics, the bands and the buffer that is no longer allocated. The early clearing is "
+        f"in `benchmarks/variants` only; in FP8 it is worth {(early - 1) * 100:+.1f} % in the median.",
         "",
         "Time of the default over time of the patched arm:",
         "",
@@ -283,13 +291,39 @@ def reductions() -> list[str]:
     ]
 
 
+def compiled() -> list[str]:
+    rows = load("*-compiled.jsonl")
+    if not rows:
+        return []
+    body = [
+        [
+            r["sglang"],
+            r["state"],
+            f"SM{r['sm']}",
+            ", ".join(f"{n} × {w}" for w, n in r["ptx"].items()),
+            ", ".join(f"{n} × {w}" for w, n in r["sass"].items()),
+        ]
+        for r in rows
+    ]
+    return [
+        "## What the adds compile to",
+        "",
+        f"Ahead of time with Triton {rows[0]['triton']}, FP8 down projection, no GPU (`benchmarks/inspect_kernel.py`): on Blackwell "
+        "(SM100, SM120) the shipped kernel has the same fences as on the H200, and the series removes them there too. This is code, not a "
+        "measurement.",
+        "",
+        *table(["SGLang", "kernel", "for", "PTX", "SASS"], body),
+        "",
+    ]
+
+
 NOT_MEASURED = """## Not measured
 
 | what | the command that would |
 |---|---|
 | Blackwell (SM100, SM120): no such GPU was available; the flag's speed there is unknown | `sglang-guards bench --model MODEL --tp N`, or all shapes: `python benchmarks/bench_fused_moe_sum.py --out benchmarks/results/DATE-GPU-fused-moe-sum.jsonl` |
 | TP 4 and hybrid EP 2 × TP 4 on four GPUs, all-reduce fusion off / auto / extended (no machine with four GPUs was lent; two GPUs ran without NVLink multicast, which some fusion kernels need) | `benchmarks/run_tp4.sh` |
-| SGLang releases other than 0.5.15 on a GPU (0.5.23's diffs are compiled ahead of time for SM90 and checked on CPU) | the same commands with that release installed |
+| SGLang releases other than 0.5.15 on a GPU (0.5.23's kernel is compiled ahead of time and its diffs run in Triton's interpreter) | the same commands with that release installed |
 | SM80, SM86, SM89: bf16 atomics compile to a compare-and-swap loop there | `sglang-guards bench` |
 | acceptance length with speculative decoding | `python benchmarks/e2e.py --model MODEL --engine-args '{"speculative_algorithm": "NEXTN"}'` |
 """
@@ -316,6 +350,7 @@ def page(cells: Cells) -> str:
         *patched(cells),
         *memory_and_accuracy(cells),
         *reductions(),
+        *compiled(),
         *tiles(cells),
         *end_to_end(),
         *faults(),
