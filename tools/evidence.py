@@ -92,7 +92,8 @@ RUNS: Mapping[str, Run] = {
     "faults": Run(
         "Faults survived",
         "Generated faults: an attribute missing or of another type, a damaged config, an unreadable source, an "
-        "exception in a rule or a handler. Each must leave a launch that SGLang accepts as it was, and one line.",
+        "exception in a rule or a handler. Each must leave a launch that SGLang accepts as it was, and a line that "
+        "says so.",
         _pytest(_CASES),
         _faults,
         ("SGLang", "faults survived"),
