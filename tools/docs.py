@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from sglang_guards.cli import _SGL001  # noqa: E402
 from sglang_guards.report import Severity  # noqa: E402
 from sglang_guards.rules import FAMILIES, Rule, all_rules  # noqa: E402
 from tools import evidence, flags_page, truth_table  # noqa: E402
@@ -82,8 +83,17 @@ def index(rules: tuple[Rule, ...]) -> str:
         lines += [f"## {prefix} · {about}", "", "| id | severity | fires when |", "|---|---|---|"]
         lines += [f"| [{r.id}]({r.id}.md) | {r.severity.value} | {r.summary} |" for r in family]
         lines.append("")
+    lines += ["## SGL · SGLang's own refusals", "", "| id | severity | fires when |", "|---|---|---|"]
+    lines += ["| [SGL001](SGL001.md) | error | SGLang refuses this launch in resolution |", ""]
     counts = ", ".join(f"{sum(r.severity is s for r in rules)} {s.value}" for s in Severity)
     return "\n".join([*lines, f"{len(rules)} rules: {counts}.", ""])
+
+
+def refusal() -> str:
+    """The page of SGL001, which is SGLang's word and no rule; findings link to it like to any other."""
+    title, _, body = _SGL001.strip().partition("\n")
+    head = "# SGL001 · sglang-refuses\n\n"
+    return f"{head}{title} **Error**: it cannot be ignored, since SGLang does not start.\n\n{body.strip()}\n"
 
 
 def pages() -> dict[Path, str]:
@@ -93,6 +103,7 @@ def pages() -> dict[Path, str]:
     return {
         RULES / "index.md": index(rules),
         **{RULES / f"{rule.id}.md": page(rule) for rule in rules},
+        RULES / "SGL001.md": refusal(),
         DOCS / "releases.md": truth_table.page(probes),
         DOCS / "flags.md": flags_page.page(probes),
         DOCS / "evidence.md": evidence.page(evidence.load()),

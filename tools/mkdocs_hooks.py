@@ -42,7 +42,7 @@ def retarget(text: str, origin: str, page: str) -> str:
 def on_config(config: Any) -> Any:
     """Every rule's page in the navigation, by family."""
     rules = next(entry for entry in config.nav if "Rules" in entry)["Rules"]
-    for family in FAMILIES:
+    for family in (*FAMILIES, "SGL"):
         if pages := sorted((ROOT / "docs" / "rules").glob(f"{family}*.md")):
             rules.append({family: [{page.stem: f"rules/{page.name}"} for page in pages]})
     config.watch += [str(ROOT / name) for name in BROUGHT_IN]
