@@ -27,9 +27,15 @@ from typing import Any
 
 from sglang_guards.source import Source
 
-
 #: Packages whose installed version decides something.
-PACKAGES = ("flashinfer-python", "flashinfer-jit-cache", "flashinfer-cubin", "sgl-kernel", "sglang-kernel", "triton")
+PACKAGES = (
+    "flashinfer-python",
+    "flashinfer-jit-cache",
+    "flashinfer-cubin",
+    "sgl-kernel",
+    "sglang-kernel",
+    "triton",
+)
 
 
 class MissingFact(LookupError):

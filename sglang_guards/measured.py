@@ -19,32 +19,47 @@ class Told:
     slower: bool = True
 
 
-def shape_key(launch: Launch) -> str:
+def shape_key(launch: Launch, *, with_shared: bool = False) -> str:
     """One rank's shape: experts, intermediate size per rank, hidden size, top-k and weights' kind.
 
-    Raises MissingFact when a size is not known.
+    `with_shared` counts the shared experts among the routed ones, as SGLang does where it fuses them. Raises
+    MissingFact when a size is not known.
     """
     tp, ep = int(launch["args.tp_size"]), max(1, int(launch["args.ep_size"]))
     width = int(launch["model.moe_intermediate_size"]) // max(1, tp // ep)
     kind = "fp8" if "fp8" in str(launch["model.quant_kind"]) else "bf16"
-    experts = int(launch["model.num_experts"]) // ep
-    return f"E{experts}-N{width}-H{launch['model.hidden_size']}-K{launch['target.top_k']}-{kind}"
+    shared = int(launch["model.num_shared_experts"]) if with_shared else 0
+    experts, top_k = int(launch["model.num_experts"]) // ep + shared, int(launch["target.top_k"]) + shared
+    return f"E{experts}-N{width}-H{launch['model.hidden_size']}-K{top_k}-{kind}"
+
+
+def shape_keys(launch: Launch) -> tuple[str, ...]:
+    """The keys under which this shape may have been measured; none when a size is not known.
+
+    Whether shared experts are fused is decided while the model is built, so both shapes are looked for.
+    """
+    try:
+        plain = shape_key(launch)
+        fuses = launch.get("model.num_shared_experts") and not launch.get(
+            "args.disable_shared_experts_fusion"
+        )
+        return (plain, shape_key(launch, with_shared=True)) if fuses else (plain,)
+    except MissingFact:
+        return ()
 
 
 def told(launch: Launch) -> Told:
     """What is known about speed here; says so when nobody measured this shape or this GPU."""
-    try:
-        shape = shape_key(launch)
-    except MissingFact:
-        shape = ""
-    return _own(launch, shape) or _shipped(launch, shape)
+    keys = shape_keys(launch)
+    return _own(launch, keys) or _shipped(launch, keys)
 
 
-def _own(launch: Launch, shape: str) -> Told | None:
+def _own(launch: Launch, keys: tuple[str, ...]) -> Told | None:
     device = str(launch.get("gpu.name") or "")
-    if not shape or not device or launch.source is None:
+    if not keys or not device or launch.source is None:
         return None
-    profile = load_profile(device, launch.source.fingerprint(), shape)
+    fingerprint = launch.source.fingerprint()
+    profile = next(filter(None, (load_profile(device, fingerprint, key) for key in keys)), None)
     if profile is None:
         return None
     tokens, ratio = profile.worst
@@ -54,9 +69,10 @@ def _own(launch: Launch, shape: str) -> Told | None:
     return Told(text, slower=ratio < 1)
 
 
-def _shipped(launch: Launch, shape: str) -> Told:
+def _shipped(launch: Launch, keys: tuple[str, ...]) -> Told:
     results = shipped_results()
-    device, ratios = results["device"], results["shapes"].get(shape)
+    device = results["device"]
+    ratios = next((results["shapes"][key] for key in keys if key in results["shapes"]), None)
     if ratios is None:
         low, high = results["span"]
         text = f"over {results['count']} other shapes on one {device}, {low} to {high} of the default's speed"

@@ -22,7 +22,14 @@ _TOP_K = (
 _SHARED = ("n_shared_experts", "num_shared_experts", "num_shared_expert")
 _SHARED_SIZE = ("shared_expert_intermediate_size", "share_expert_dim", "moe_shared_expert_intermediate_size")
 _MOE_SIZE = ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size_mlp")
-_IGNORED = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "exclude", "exclude_layers")
+_IGNORED = (
+    "modules_to_not_convert",
+    "ignored_layers",
+    "ignore",
+    "exclude_modules",
+    "exclude",
+    "exclude_layers",
+)
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -164,7 +171,11 @@ def is_ignored(module: str, patterns: Iterable[str]) -> bool:
                     return True
             except re.error:
                 continue
-        elif module == pattern or module.startswith(pattern.rstrip(".") + ".") or fnmatch.fnmatch(module, pattern):
+        elif (
+            module == pattern
+            or module.startswith(pattern.rstrip(".") + ".")
+            or fnmatch.fnmatch(module, pattern)
+        ):
             return True
     return False
 

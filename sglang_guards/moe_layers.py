@@ -52,7 +52,7 @@ class _Layers:
             return {}
         if not exists:
             off = ("exists", "weight_only", "reaches_gate", "experts_filtered", "lora_wrapped")
-            none: dict[str, tuple[Any, str]] = {name: (False, why) for name in off}
+            none: dict[str, tuple[Any, str]] = dict.fromkeys(off, (False, why))
             return none | {"runner": ("none", why), "runner_why": (why, "")}
         found: dict[str, tuple[Any, str]] = {"exists": (True, why)}
         runner = self.runner()

@@ -69,7 +69,8 @@ def runner_of(query: Query, ask: Ask) -> Runner:
         return Runner(query.platform, f"on {query.platform} the experts run outside the Triton runner")
     if query.a2a not in _PLAIN_A2A and query.a2a not in _MAYBE_PLAIN_A2A:
         return Runner(
-            query.a2a, f"--moe-a2a-backend {query.a2a} dispatches tokens in a layout that the Triton runner cannot take"
+            query.a2a,
+            f"--moe-a2a-backend {query.a2a} dispatches tokens in a layout that the Triton runner cannot take",
         )
     made = _by_kind(query, ask)
     if query.a2a in _MAYBE_PLAIN_A2A and made.name in ("triton", None):
@@ -86,7 +87,9 @@ def _by_kind(query: Query, ask: Ask) -> Runner:
     if kind in _ALWAYS_TRITON:
         return Runner("triton", f"{kind} experts always run on Triton")
     if kind == "moe_wna16":
-        return Runner("triton", "moe_wna16 experts run on the int4/int8 weight-only Triton path", weight_only=True)
+        return Runner(
+            "triton", "moe_wna16 experts run on the int4/int8 weight-only Triton path", weight_only=True
+        )
     if kind in _MARLIN:
         if query.platform == "hip":
             return Runner("triton", f"{kind} experts run weight-only on ROCm", weight_only=True)
@@ -178,8 +181,16 @@ def _ct_fp8(query: Query, ask: Ask) -> Runner:
     if query.backend in _TRTLLM:
         return Runner(query.backend, f"--moe-runner-backend resolves to {query.backend}")
     if made := _aiter(query):
-        return Runner(None, "whether AITER takes these compressed-tensors experts") if query.backend == "auto" else made
-    return _default(query) if query.backend in ("auto", "triton") else Runner(None, f"CT FP8 under {query.backend}")
+        return (
+            Runner(None, "whether AITER takes these compressed-tensors experts")
+            if query.backend == "auto"
+            else made
+        )
+    return (
+        _default(query)
+        if query.backend in ("auto", "triton")
+        else Runner(None, f"CT FP8 under {query.backend}")
+    )
 
 
 def _ct_wna16(query: Query, ask: Ask) -> Runner:

@@ -21,5 +21,7 @@ def tree(release: str) -> Path:
     """The folder that holds `sglang/` of `release`; skips the test where it was not fetched."""
     path = trees_root() / release
     if not (path / "sglang").is_dir():
-        pytest.skip(f"SGLang {release} is not unpacked in {trees_root()}; run: python tools/trees.py {release}")
+        pytest.skip(
+            f"SGLang {release} is not unpacked in {trees_root()}; run: python tools/trees.py {release}"
+        )
     return path

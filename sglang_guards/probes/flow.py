@@ -133,7 +133,11 @@ class World:
         unknown = False
         for op, left, right, part in zip(node.ops, values, values[1:], node.comparators, strict=False):
             compare = _COMPARE[type(op)]
-            if right is UNKNOWN and isinstance(op, ast.In) and isinstance(part, (ast.Tuple, ast.List, ast.Set)):
+            if (
+                right is UNKNOWN
+                and isinstance(op, ast.In)
+                and isinstance(part, (ast.Tuple, ast.List, ast.Set))
+            ):
                 # one known item is enough, whatever the others are (`x in [a, *more]`)
                 items = [self.value(item) for item in part.elts]
                 right = tuple(items) if left is not UNKNOWN and left in items else UNKNOWN

@@ -105,7 +105,9 @@ def test_no_harm_is_said_of_launches_that_work(release: str) -> None:
     judged = reports(release, batch(release))
     good = {name: report for name, report in judged.items() if name in GOOD}
     taken = sum(not refused(report) for report in good.values())
-    print(f"SGLang {release}: {taken} working launches judged, {len(good) - taken} not taken by SGLang itself")
+    print(
+        f"SGLang {release}: {taken} working launches judged, {len(good) - taken} not taken by SGLang itself"
+    )
     assert {name for name, report in good.items() if refused(report)} <= NOT_TAKEN[release]
     for name, report in good.items():
         if not refused(report):

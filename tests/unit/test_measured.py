@@ -11,7 +11,7 @@ from sglang_guards import source
 from sglang_guards.bench.profile import Profile, save_profile
 from sglang_guards.judge import judge
 from sglang_guards.launch import Fact, Launch
-from sglang_guards.measured import shape_key, told
+from sglang_guards.measured import shape_key, shape_keys, told
 from sglang_guards.settings import Settings
 from tests.trees import tree
 
@@ -67,6 +67,24 @@ def fires(made: Launch) -> bool:
 def test_the_shape_is_one_ranks_shard() -> None:
     assert shape_key(launch()) == "E256-N256-H3072-K8-fp8"
     assert shape_key(launch(**{"args.ep_size": 4})) == "E64-N1024-H3072-K8-fp8"
+
+
+def test_a_fused_shared_expert_is_looked_for_too() -> None:
+    made = launch(
+        **{
+            "model.num_experts": 160,
+            "model.num_shared_experts": 1,
+            "model.moe_intermediate_size": 1536,
+            "model.hidden_size": 5120,
+            "model.quant_kind": "unquantized",
+        }
+    )
+    assert shape_keys(made)[1] == "E161-N384-H5120-K9-bf16"
+    assert told(made).text.startswith("measured for this shape on one NVIDIA H200")
+    assert (
+        len(shape_keys(launch(**{"args.disable_shared_experts_fusion": True, "model.num_shared_experts": 1})))
+        == 1
+    )
 
 
 def test_shipped_results_name_their_device() -> None:

@@ -38,7 +38,9 @@ def test_a_dense_model_has_no_experts() -> None:
     assert "top_k" not in facts
 
 
-@pytest.mark.parametrize("broken", [{}, {"architectures": []}, {"num_experts": "many"}, {"text_config": None}])
+@pytest.mark.parametrize(
+    "broken", [{}, {"architectures": []}, {"num_experts": "many"}, {"text_config": None}]
+)
 def test_a_damaged_config_leaves_facts_out(broken: dict[str, Any]) -> None:
     facts = model_facts(broken)
     assert "architecture" not in facts
@@ -80,7 +82,9 @@ def test_compressed_tensors_kinds(config: dict[str, Any], kind: str | None) -> N
 
 
 def test_modelopts_own_file_is_the_second_source() -> None:
-    facts = model_facts(moe(), quant_file={"quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}})
+    facts = model_facts(
+        moe(), quant_file={"quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}}
+    )
     assert facts["quant"] == "modelopt_fp4"
     assert facts["quant_ignored"] == ["lm_head"]
 

@@ -67,7 +67,10 @@ def unknown(probe: str) -> None:
         ({"platform": "hip", "aiter": True, "width": 320}, None),
         ({"platform": "hip", "aiter": True, "backend": "triton"}, "triton"),
         ({"kind": "fp8", "config": {"expert_dtype": "fp4"}}, None),
-        ({"kind": "fp8", "config": {"expert_dtype": "fp4"}, "backend": "flashinfer_mxfp4"}, "flashinfer_mxfp4"),
+        (
+            {"kind": "fp8", "config": {"expert_dtype": "fp4"}, "backend": "flashinfer_mxfp4"},
+            "flashinfer_mxfp4",
+        ),
     ],
 )
 def test_runner(changes: dict[str, Any], name: str | None) -> None:
