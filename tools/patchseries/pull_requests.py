@@ -23,10 +23,11 @@ SECTIONS = (
     "## Checklist",
     "## Review and Merge Process",
 )
-#: SGLang's pre-commit set, for the files of a pull request: name and arguments.
+#: SGLang's pre-commit set: its versions, and how each is run on a file.
+VERSIONS = {"ruff": "0.15.1", "isort": "5.13.2", "codespell": "2.4.1"}
 FORMATTERS = (
-    ("ruff", "format", "--check"),
-    ("ruff", "check", "--select", "F401"),
+    ("ruff", "format", "--isolated", "--no-cache", "--check"),
+    ("ruff", "check", "--isolated", "--no-cache", "--select", "F401"),
     ("isort", "--profile", "black", "-p", "sglang", "--check-only"),
     ("codespell", "-L", "cann,thi,makro,wil,rouge,PRIS"),
 )
@@ -80,19 +81,26 @@ def _apply(one: Series, options: Options, outcome: Outcome) -> None:
 
 def _formatted(repository: Path, one: Series, outcome: Outcome) -> None:
     """What a formatter says of a file that it said nothing of before the change."""
-    for command in FORMATTERS:
-        if shutil.which(command[0]) is None:
-            if f"no {command[0]} here" not in outcome.notes:
-                outcome.notes.append(f"no {command[0]} here")
-            continue
-        for path in one.files:
-            after = _complaints(repository, command, path)
-            if not after:
-                continue
-            gitobjects.plain(repository, "checkout", "-q", "base")
-            before = _complaints(repository, command, path) if (repository / path).is_file() else ""
-            gitobjects.plain(repository, "checkout", "-q", "main")
-            outcome.expect(bool(before), f"{' '.join(command[:2])}: {path}: {after[-200:]}")
+    absent = {tool for tool in VERSIONS if not _is_upstreams(tool)}
+    if absent:
+        outcome.notes.append("not here: " + ", ".join(f"{tool} {VERSIONS[tool]}" for tool in sorted(absent)))
+    commands = [command for command in FORMATTERS if command[0] not in absent]
+    after = {
+        (command, path): _complaints(repository, command, path) for command in commands for path in one.files
+    }
+    gitobjects.plain(repository, "checkout", "-q", "base")
+    for (command, path), said in after.items():
+        if said:
+            known = (repository / path).is_file() and bool(_complaints(repository, command, path))
+            outcome.expect(known, f"{' '.join(command[:2])}: {path}: {said[-200:]}")
+    gitobjects.plain(repository, "checkout", "-q", "main")
+
+
+def _is_upstreams(tool: str) -> bool:
+    if shutil.which(tool) is None:
+        return False
+    done = subprocess.run([tool, "--version"], capture_output=True, text=True)
+    return VERSIONS[tool] in done.stdout
 
 
 def _complaints(repository: Path, command: tuple[str, ...], path: str) -> str:
