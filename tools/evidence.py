@@ -67,7 +67,7 @@ def _corpus(text: str) -> list[list[Any]]:
     for family, caught, of in re.findall(r"(\w+): (\d+) of (\d+) reported launches caught", text):
         rows.append([f"reported to go wrong, {family}", int(of), int(caught), ""])
     if out := re.search(r"out of reach or repaired before [\d.]+: (\d+)", text):
-        rows.append(["reported, out of reach of any argument", int(out[1]), 0, "not judged"])
+        rows.append(["reported, out of reach or repaired before 0.5.10", 0, 0, f"{out[1]} not judged"])
     return rows
 
 
