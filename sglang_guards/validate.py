@@ -134,14 +134,18 @@ def _tell(report: Report, settings: Settings, seconds: float) -> None:
 
 
 def _write_report(path: str, report: Report) -> None:
-    temporary = f"{path}.{os.getpid()}.tmp"
+    """Write the JSON report, readable by its owner only, whole or not at all."""
+    temporary = ""
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        fd, temporary = tempfile.mkstemp(prefix=".sglang-guards-", dir=os.path.dirname(path) or ".")
         with os.fdopen(fd, "w", encoding="utf-8") as file:
             json.dump(report.to_dict(), file, indent=2)
         os.replace(temporary, path)
     except (OSError, TypeError, ValueError) as error:
         warn("sglang-guards: SGLANG_GUARDS_REPORT: %s could not be written: %s", path, error)
+        if temporary:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
 
 
 #: Spellings that argparse knows beside the field's own name.

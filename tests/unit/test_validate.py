@@ -1,7 +1,9 @@
 from __future__ import annotations
 
-from sglang_guards.report import Finding, Fix, Severity
-from sglang_guards.validate import LATE_OFF, late_fields, typed_flags
+from pathlib import Path
+
+from sglang_guards.report import Finding, Fix, Report, Severity
+from sglang_guards.validate import LATE_OFF, _write_report, late_fields, typed_flags
 
 FIELDS = (
     "model_path",
@@ -45,3 +47,11 @@ def test_only_the_late_decisions_are_written() -> None:
 
 def test_every_late_decision_is_an_off_switch() -> None:
     assert all(value in (None, False) for value in LATE_OFF.values())
+
+
+def test_the_report_is_private_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    _write_report(str(tmp_path / "report.json"), Report())
+    assert oct((tmp_path / "report.json").stat().st_mode & 0o777) == "0o600"
+    (tmp_path / "folder").mkdir()
+    _write_report(str(tmp_path / "folder"), Report())
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["folder", "report.json"]
