@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
