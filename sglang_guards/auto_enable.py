@@ -181,6 +181,8 @@ def _defects(launch: Launch) -> Iterator[str]:
         yield "pipeline stages may drop a sum that was left to the next layer"
     if launch.get("args.enable_deterministic_inference") or launch.get("args.rl_on_policy_target"):
         yield "deterministic inference"
+    if launch.get("args.moe_dense_tp_size") is not None:
+        yield f"{launch.flag('moe_dense_tp_size')}: replicated dense layers were not reviewed with it"
     for name in ("attn_cp_size", "dcp_size"):
         if (launch.get(f"args.{name}") or 1) > 1:
             yield f"{launch.flag(name)}: not reviewed with context parallelism"
@@ -277,7 +279,8 @@ def _said(decision: Decision, launch: Launch, settings: Settings) -> Decision | 
 _FIELDS = (
     "model_path", fusion.BACKEND, fusion.SWITCH, fusion.ENFORCE_OFF, "tp_size", "ep_size", "pp_size", "nnodes",
     "enable_dp_attention", "attn_dp_size", "moe_a2a_backend", "enable_deterministic_inference", "rl_on_policy_target",
-    "attn_cp_size", "dcp_size", "enable_pdmux", "encoder_only", "speculative_algorithm", *_PREFILL_CP,
+    "attn_cp_size", "dcp_size", "enable_pdmux", "encoder_only", "speculative_algorithm", "moe_dense_tp_size",
+    *_PREFILL_CP,
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ not check. The report goes to stdout, trouble to stderr.
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import json
 import os
@@ -23,8 +24,12 @@ from sglang_guards.report import Report, Severity
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if sys.stdout is None:  # closed by the caller
+        return _unwritable("it is closed")
     try:
-        return _run(words)
+        code = _run(words)
+        sys.stdout.flush()
+        return code
     except CouldNotCheck as error:
         return _trouble(error.message, error.hint, words)
     except KeyboardInterrupt:
@@ -33,10 +38,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _NO_OUTPUT:
+            return _unwritable(str(error))
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
         message = f"internal error at {place}: {type(error).__name__}: {error}"
         return _trouble(message, "this is a fault of sglang-guards; report it with the command", words)
+
+
+#: What writing to a full or broken standard output raises.
+_NO_OUTPUT = (errno.ENOSPC, errno.EBADF, errno.EIO)
+
+
+def _unwritable(why: str) -> int:
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (the interpreter flushes it at exit)
+    print(f"error: standard output cannot be written: {why}", file=sys.stderr)
+    return 2
 
 
 def _trouble(message: str, hint: str, words: Sequence[str]) -> int:

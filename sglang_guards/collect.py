@@ -194,6 +194,9 @@ def _gpu(args: Mapping[str, Fact], gpu: Gpu | None) -> dict[str, Fact]:
             "count": gpu.count,
             "memory_gib": gpu.memory_gib,
         }
+        device = _value(args, "device")
+        if device in _DEVICES and device != "cuda":  # the launch leaves the GPUs alone
+            return {"gpu.platform": Fact(device, "given")}
         return {f"gpu.{k}": Fact(v, "assumed") for k, v in values.items() if v is not None}
     device = _value(args, "device")
     platform = compat.platform()

@@ -109,6 +109,10 @@ def _write(target: Any, source: str, values: Mapping[str, Any]) -> str:
         return "override"
     for key, value in values.items():
         setattr(target, key, value)
+    # 0.5.15 compares fields with what its passes declared when it publishes them, and dies where they differ.
+    refresh = getattr(overrides, "refresh_declared_fields", None)
+    if refresh is not None:
+        refresh(target, list(values))
     return "setattr"
 
 

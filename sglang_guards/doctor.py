@@ -17,6 +17,7 @@ from typing import Any
 from sglang_guards import __version__, settings, source
 from sglang_guards.carried import carried
 from sglang_guards.errors import CouldNotCheck
+from sglang_guards.legacy import PTH_NAME
 
 GROUP = "sglang.srt.plugins"
 ENTRY = "sglang_guards"
@@ -169,16 +170,10 @@ def _entry_point() -> str | None:
 
 
 def _legacy_hook() -> Path | None:
-    """The `.pth` file that `legacy-hook install` writes; an editable install's own `.pth` imports nothing of ours."""
-    for folder in {*site.getsitepackages(), site.getusersitepackages(), *sys.path}:
-        for file in Path(folder or ".").glob("*.pth"):
-            try:
-                lines = file.read_text(encoding="utf-8").splitlines()
-            except (OSError, ValueError):
-                continue
-            if any(line.startswith("import ") and "sglang_guards" in line for line in lines):
-                return file
-    return None
+    """The `.pth` file that `legacy-hook install` writes."""
+    folders = {*site.getsitepackages(), site.getusersitepackages(), *sys.path}
+    files = (Path(folder or ".") / PTH_NAME for folder in folders)
+    return next((file for file in files if file.is_file()), None)
 
 
 def _notes(

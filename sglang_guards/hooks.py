@@ -23,8 +23,6 @@ def attach() -> None:
     """Register the hooks that this SGLang has targets for; a target that has moved is a WARNING line."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    for note in from_env(os.environ).notes:
-        warn("sglang-guards: %s", note)
     _register(HookRegistry, HookType.AFTER, compat.VALIDATOR_TARGET, after_check_server_args, "no validation")
     _attach_optional(HookRegistry, HookType)
 

@@ -75,10 +75,12 @@ def _shipped(launch: Launch, keys: tuple[str, ...]) -> Told:
     ratios = next((results["shapes"][key] for key in keys if key in results["shapes"]), None)
     if ratios is None:
         low, high = results["span"]
-        text = f"over {results['count']} other shapes on one {device}, {low} to {high} of the default's speed"
-        return Told(f"nobody measured this shape; {text}")
+        where = f"on one {device} with SGLang {results['sglang']}"
+        text = f"over {results['count']} other shapes {where}, {low} to {high} of the default's speed"
+        return Told(f"we did not measure this shape; {text}")
     tokens, ratio = min(ratios.items(), key=lambda item: item[1])
-    text = f"measured for this shape on one {device}: {ratio} of the default's speed at {tokens} tokens"
+    text = f"measured for this shape on one {device} with SGLang {results['sglang']}: "
+    text += f"{ratio} of the default's speed at {tokens} tokens"
     if device.lower().removeprefix("nvidia ") not in str(launch.get("gpu.name") or "").lower():
         text += f"; not measured on this GPU (SM{launch['gpu.sm']})"
     return Told(text)

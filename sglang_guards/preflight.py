@@ -273,7 +273,15 @@ def _corrected(target: _Target, first: _Result) -> tuple[tuple[str, ...] | None,
             result = _judged(target, cmd, in_file)
         except CouldNotCheck:
             return None, {}
-    return (cmd.argv, in_file) if edits and not result.report.errors else (None, {})
+    if not edits or result.report.errors or not _splits(result.launch):
+        return None, {}
+    return cmd.argv, in_file
+
+
+def _splits(launch: Launch) -> bool:
+    """Whether experts can be split as the launch says: SGLang makes empty groups where EP is larger than TP."""
+    tp, ep = launch.get("args.tp_size"), launch.get("args.ep_size")
+    return not (isinstance(tp, int) and isinstance(ep, int)) or ep <= max(tp, 1)
 
 
 def _settable_over_file(name: str, value: Any, result: _Result) -> bool:

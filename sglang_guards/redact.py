@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 HIDDEN = "***"
 _SECRET_WORDS = frozenset(
     {"password", "passwd", "secret", "secrets", "token", "credential", "credentials", "apikey"}
+    | {"pass", "passphrase", "authorization", "bearer", "pat"}
 )
+_SECRET_ENDS = ("password", "passwd", "passphrase")
 _KEY_BEFORE = frozenset({"api", "admin", "access", "secret", "private", "auth"})
 _URL_LOGIN = re.compile(r"(?<=://)[^/\s@'\"]+(?=@)")
 _URL_QUERY = re.compile(
-    r"(?i)([?&](?:[\w-]*(?:token|secret|signature|password|api_?key|credential)[\w-]*|sig)=)[^&\s'\"]+"
+    r"(?i)([?&](?:[\w-]*(?:token|secret|signature|password|api_?key|access_?key|credential)[\w-]*|sig)=)[^&\s'\"]+"
 )
 _JSON_PAIR = re.compile(r"""(["'])([\w.-]+)\1(\s*:\s*)(["'])((?:(?!\4).)+)\4""")
 #: SGLang's flags that take a secret -> their shortest beginning that argparse takes for nothing else.
@@ -30,8 +32,13 @@ _SHORTEST = 4
 
 def is_secret(name: str) -> bool:
     """Whether a flag, field, variable or JSON key is secret: ``--admin-api-key`` is, ``--max-total-tokens`` is not."""
-    words = [w for w in re.split(r"[^a-z0-9]+", name.lower()) if w]
-    if any(word in _SECRET_WORDS for word in words):
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)  # accessToken is two words
+    words = [w for w in re.split(r"[^a-z0-9]+", spaced.lower()) if w]
+    if any(word in _SECRET_WORDS or word.endswith(_SECRET_ENDS) for word in words):
+        return True
+    if "pwd" in words[1:]:  # MYSQL_PWD; PWD itself is a folder
+        return True
+    if name.isupper() and words[-1:] == ["key"]:  # an environment variable such as AZURE_KEY
         return True
     return any(a in _KEY_BEFORE and b in ("key", "keys") for a, b in itertools.pairwise(words))
 

@@ -108,7 +108,9 @@ def _resolve(args: list[str], parsed: _Parsed) -> dict[str, Any]:
     server_args = prepare_server_args(args)
     view = compat.resolve(server_args)
     if str(view.model_path).lower() not in collect.DUMMY_PATHS:  # it wants a model name, which those have not
-        server_args.check_server_args()
+        check = getattr(server_args, "check_server_args", None)  # a nightly may have moved it
+        if check is not None:
+            check()
     view = compat.view(server_args)
     problems: list[str] = []
     typed = options.typed(parsed.merged, parsed.table)

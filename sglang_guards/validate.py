@@ -39,7 +39,7 @@ def validate(server_args: Any, settings: Settings) -> LaunchRefused | None:
         return None
     canary = os.environ.get("SGLANG_GUARDS_CANARY")
     if canary:
-        with open(canary, "a", encoding="utf-8") as file:
+        with contextlib.suppress(OSError), open(canary, "a", encoding="utf-8") as file:
             file.write(json.dumps({"fired": True, "pid": os.getpid()}) + "\n")
     view = compat.view(server_args)
     if str(getattr(view, "model_path", "")).lower() in DUMMY_PATHS:
@@ -136,13 +136,18 @@ def _tell(report: Report, settings: Settings, seconds: float) -> None:
 
 
 def _write_report(path: str, report: Report) -> None:
-    """Write the JSON report, readable by its owner only, whole or not at all."""
-    temporary = ""
+    """Write the JSON report for its owner only, whole or not at all; a device or pipe is written to as it is."""
+    target, temporary = os.path.realpath(os.path.expanduser(path)), ""
     try:
-        fd, temporary = tempfile.mkstemp(prefix=".sglang-guards-", dir=os.path.dirname(path) or ".")
+        text = json.dumps(report.to_dict(), indent=2)
+        if os.path.exists(target) and not os.path.isfile(target):
+            with open(target, "w", encoding="utf-8") as file:
+                file.write(text)
+            return
+        fd, temporary = tempfile.mkstemp(prefix=".sglang-guards-", dir=os.path.dirname(target))
         with os.fdopen(fd, "w", encoding="utf-8") as file:
-            json.dump(report.to_dict(), file, indent=2)
-        os.replace(temporary, path)
+            file.write(text)
+        os.replace(temporary, target)
     except (OSError, TypeError, ValueError) as error:
         warn("sglang-guards: SGLANG_GUARDS_REPORT: %s could not be written: %s", path, error)
         if temporary:

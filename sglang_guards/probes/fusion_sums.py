@@ -123,3 +123,23 @@ def fusion_pp_completes_sum(source: Source) -> Answer:
         for statement in source.naming(export, f".{word}("):
             return Answer(True, export.where(statement), f"to_pp completes what the output owes ({word})")
     return Answer(None, export.where(), "to_pp has another shape")
+
+
+@probe(
+    "fusion_guards_scattered_mlp",
+    "A dense MLP on scattered tokens (--moe-dense-tp-size 1) never leaves a sum to the next layer.",
+)
+def fusion_guards_scattered_mlp(source: Source) -> Answer:
+    if boundary := source.maybe(EXIT, "_sum_deferral_allowed") or source.maybe(
+        EXIT, "OutputBoundary._ffn_sum_can_move_to_next_layer"
+    ):
+        return Answer(True, boundary.where(), "the layer boundary defers a sum only where there is one")
+    code = source.maybe(COMMUNICATOR, "LayerCommunicator.should_fuse_mlp_allreduce_with_next_layer")
+    if code is None:
+        raise Unknown("the place where a sum is left to the next layer was not found")
+    guard = next(
+        (n for n in ast.walk(code.node) if isinstance(n, ast.Attribute) and n.attr == "SCATTERED"), None
+    )
+    return Answer(
+        guard is not None, code.where(guard), "asks for the SCATTERED mode" if guard else "no such test"
+    )

@@ -281,3 +281,52 @@ def eagle3(rule: Rule, launch: Launch) -> Iterator[Finding]:
         when="in the accepted length of the draft only; to tell, compare «accept len» with and without fusion",
         fix=fusion.forbid(launch),
     )
+
+
+@rule(
+    "ARF106",
+    "fusion-with-replicated-dense-layers",
+    Severity.WARNING,
+    summary="all-reduce fusion sums the token slices of replicated dense layers",
+    needs=(
+        "args.tp_size",
+        "args.nnodes",
+        "args.moe_dense_tp_size",
+        "gpu.platform",
+        "gpu.sm",
+        "model.first_k_dense",
+        "source.fusion_guards_scattered_mlp",
+    ),
+    evidence=(),
+    applies=lambda launch: fusion.is_on(launch) and launch.get("args.moe_dense_tp_size") == 1,
+)
+def replicated_dense(rule: Rule, launch: Launch) -> Iterator[Finding]:
+    """All-reduce fusion with --moe-dense-tp-size 1.
+
+    ## What it checks
+    Fusion is on, the model starts with dense layers, --moe-dense-tp-size 1 replicates them, and the installed source
+    does not ask for that layout before it leaves a layer's sum to the next one (0.5.13 and later do).
+
+    ## Why it matters
+    A replicated dense layer works on the rank's own slice of the tokens: there is nothing to sum. The fused kernel
+    adds the slices of all ranks into each other. This follows from the source; no run has shown it yet.
+
+    ## When it hurts
+    From the first token: wrong text without a message. To tell: compare greedy output with and without fusion.
+
+    ## Fix
+    Switch fusion off, or remove --moe-dense-tp-size.
+    """
+    if not fusion.is_active(launch) or not launch["model.first_k_dense"]:
+        return
+    if launch["source.fusion_guards_scattered_mlp"]:
+        return
+    where = launch.where("source.fusion_guards_scattered_mlp")
+    yield rule.finding(
+        flags=fusion.flags(launch, "moe_dense_tp_size"),
+        fact=f"the first {launch['model.first_k_dense']} layers are dense and replicated, and the sum is left to the "
+        f"next layer without a look at that ({where})",
+        when="from the first token, by the source, not shown in a run: compare greedy output with and without fusion",
+        fix=fusion.forbid(launch),
+        evidence=(Evidence("source", where),),
+    )

@@ -12,9 +12,7 @@ FLAG = "--enable-fused-moe-sum-all-reduce"
 #: Facts that decide whether the flag acts on a layer.
 LAYER_NEEDS = ("target.reaches_gate", "target.top_k", "draft.reaches_gate", "draft.top_k")
 REMOVE = Fix(f"remove {FLAG}", {FIELD: None})
-PATCHED_FIX = Fix(
-    f"remove {FLAG}, or apply the patch series for this release (patches/README.md)", {FIELD: None}
-)
+PATCHED_FIX = Fix(f"remove {FLAG}, or apply this release's series from the project's patches/", {FIELD: None})
 UPSTREAM_PR = Evidence("report", "https://github.com/sgl-project/sglang/pull/19672")
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sglang_guards.launch import Launch
-from sglang_guards.report import Evidence, Finding, Severity
+from sglang_guards.report import Evidence, Finding, Fix, Severity
 from sglang_guards.rules import Rule, rule
 from sglang_guards.rules.fms_common import (
     FIELD,
+    FLAG,
     LAYER_NEEDS,
     PATCHED_FIX,
     REMOVE,
@@ -18,6 +19,10 @@ from sglang_guards.rules.fms_common import (
     named,
 )
 
+FMS101_FIX = Fix(
+    f"remove {FLAG}, upgrade to SGLang 0.5.23, or apply this release's series from the project's patches/",
+    {FIELD: None},
+)
 _H200 = Evidence("measured", "benchmarks/results, one NVIDIA H200, SGLang 0.5.15")
 
 
@@ -67,7 +72,7 @@ def out_of_bounds(rule: Rule, launch: Launch) -> Iterator[Finding]:
         f"which stores zeros over num_tokens × top_k rows of a num_tokens-row output "
         f"({launch.where('source.zero_store_guarded')})",
         when="start-up and short prompts pass; the first longer batch dies with an illegal memory access on every rank",
-        fix=PATCHED_FIX,
+        fix=FMS101_FIX,
         evidence=(Evidence("source", launch.where("source.zero_store_guarded")),),
     )
 

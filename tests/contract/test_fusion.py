@@ -30,6 +30,7 @@ TABLE: Table = {
     # known defects: 0.5.9 and 0.5.10 reduce over the whole TP group; from 0.5.21 the EP and MoE-TP sums merge into one
     "fusion_hybrid_ep_reduces_moe_group": {"0.5.9": False, "0.5.11": True, "0.5.21": False},
     "fusion_hybrid_ep_guarded": {"0.5.9": False, "0.5.18": True},
+    "fusion_guards_scattered_mlp": {"0.5.9": False, "0.5.13": True},
     "fusion_layer_boundary": {"0.5.9": False, "0.5.21": True},
     "fusion_pp_completes_sum": {"0.5.9": False, "0.5.21": True},
 }

@@ -41,6 +41,8 @@ def scenario(asked: dict[str, Any]) -> dict[str, Any]:
         compat.resolve(server_args)
         for _ in range(asked.get("times", 1)):
             server_args.check_server_args()
+        if asked.get("publish"):
+            publish(server_args)
         copy = pickle.loads(pickle.dumps(server_args))
         view = compat.view(server_args)
         answer |= {
@@ -57,6 +59,19 @@ def scenario(asked: dict[str, Any]) -> dict[str, Any]:
         }
         answer["is_value_error"] = isinstance(error, ValueError)
     return answer | {"log": log.getvalue().splitlines()}
+
+
+def publish(server_args: Any) -> None:
+    """What the launcher does next, where SGLang compares the record with its own declarations (0.5.15)."""
+    try:
+        from sglang.srt.runtime_context import get_context
+    except ImportError:
+        return
+    context = get_context()
+    for name in ("set_server_args", "publish"):
+        if callable(getattr(context, name, None)):
+            getattr(context, name)(server_args)
+            return
 
 
 def main() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 
 import pytest
 from rich.console import Console
@@ -123,3 +125,12 @@ def test_log_lines_are_single_lines() -> None:
     lines = render.log_lines(Report(findings=(finding(Severity.WARNING),), internal=("a note",)))
     assert len(lines) == 2
     assert all("\n" not in line for line in lines)
+
+
+@pytest.mark.parametrize("redirect", [">/dev/full", ">&-"])
+def test_a_standard_output_that_cannot_be_written_is_one_line(redirect: str) -> None:
+    command = f"{sys.executable} -m sglang_guards rules --format json {redirect}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "standard output cannot be written" in done.stderr

@@ -96,7 +96,7 @@ def test_shipped_results_name_their_device() -> None:
 
 
 def test_an_unmeasured_shape_says_so() -> None:
-    assert told(launch(**{"model.hidden_size": 1000})).text.startswith("nobody measured this shape")
+    assert told(launch(**{"model.hidden_size": 1000})).text.startswith("we did not measure this shape")
 
 
 def test_this_machines_profile_comes_first() -> None:

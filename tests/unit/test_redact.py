@@ -88,3 +88,15 @@ def test_all_words_behind_a_secret_flag_and_a_quoted_command_are_secret() -> Non
 
 def test_a_url_with_a_login_and_a_signed_query() -> None:
     assert redact.words(["http://user:hidden@host:1?token=hidden"]) == ("http://***@host:1?token=***",)
+
+
+@pytest.mark.parametrize(
+    "name", ["PGPASSWORD", "MYSQL_PWD", "REDIS_PASS", "GITHUB_PAT", "AZURE_KEY", "accessToken"]
+)
+def test_more_names_of_secrets(name: str) -> None:
+    assert redact.is_secret(name)
+
+
+@pytest.mark.parametrize("name", ["PWD", "OLDPWD", "PATH", "--max-total-tokens", "tokenizer_path", "key"])
+def test_names_that_are_no_secrets(name: str) -> None:
+    assert not redact.is_secret(name)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from sglang_guards.report import Finding, Fix, Report, Severity
@@ -55,3 +56,11 @@ def test_the_report_is_private_and_leaves_nothing_behind(tmp_path: Path) -> None
     (tmp_path / "folder").mkdir()
     _write_report(str(tmp_path / "folder"), Report())
     assert sorted(p.name for p in tmp_path.iterdir()) == ["folder", "report.json"]
+    (tmp_path / "link").symlink_to(tmp_path / "report.json")
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    for name in ("link", "pipe"):
+        _write_report(str(tmp_path / name), Report())
+    os.close(reader)
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "pipe").is_fifo()
