@@ -62,16 +62,12 @@ def scenario(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def publish(server_args: Any) -> None:
-    """What the launcher does next, where SGLang compares the record with its own declarations (0.5.15)."""
+    """What the tokenizer process does next; 0.5.15 compares the record with its own declarations there."""
     try:
-        from sglang.srt.runtime_context import get_context
-    except ImportError:
+        from sglang.srt.server_args import set_global_server_args_for_tokenizer as publish_in_this_process
+    except ImportError:  # later releases publish through the runtime context, with the ranks of a process
         return
-    context = get_context()
-    for name in ("set_server_args", "publish"):
-        if callable(getattr(context, name, None)):
-            getattr(context, name)(server_args)
-            return
+    publish_in_this_process(server_args)
 
 
 def main() -> None:

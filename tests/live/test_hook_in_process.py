@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
 from tests.live.runs import FLAG, QWEN3, hooked
 from tests.trees import FLAG_RELEASES
@@ -23,6 +24,12 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "refused-ep": {"argv": [*BASE, "--ep-size", "4", FLAG], "gpu": "4xH100"},
     "warn": {"argv": DETERMINISTIC, "gpu": "4xH100", "env": {"SGLANG_GUARDS": "warn"}},
     "fix": {"argv": DETERMINISTIC, "gpu": "4xH100", "env": {"SGLANG_GUARDS": "fix"}},
+    "fix-fusion": {
+        "argv": ["--model-path", QWEN3, "--tp", "8", "--ep-size", "2", FLAG],
+        "gpu": "8xH200",
+        "env": {"SGLANG_GUARDS": "fix"},
+        "publish": True,
+    },
     "ignored": {
         "argv": DETERMINISTIC,
         "gpu": "4xH100",
@@ -84,6 +91,14 @@ def test_fix_mode_switches_the_flag_off_for_the_workers_too(run: dict[str, Any])
     assert answer["flag"] is False
     assert answer["worker_flag"] is False
     assert "enable_fused_moe_sum_all_reduce True -> False" in said(answer)
+
+
+def test_fix_mode_switches_an_automatic_fusion_off_and_sglang_publishes_it(run: dict[str, Any]) -> None:
+    answer = run["fix-fusion"]
+    assert answer["raised"] is None, answer
+    broken = Version(run["release"]) < Version("0.5.18")  # later releases guard the hybrid split themselves
+    assert ("fix [ARF102]" in said(answer)) == broken
+    assert bool(answer["fusion"]) is not broken
 
 
 def test_ignore_with_a_reason(run: dict[str, Any]) -> None:
