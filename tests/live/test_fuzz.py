@@ -13,13 +13,13 @@ from tests.launches.checks import ROOT, environment
 from tests.trees import FLAG_RELEASES
 
 ALL = os.environ.get("SGLANG_GUARDS_MATRIX") == "all"
-CI = ("0.5.10.post1", "0.5.13.post1", "0.5.15", "0.5.18", "0.5.20", "0.5.23")
+CI = ("0.5.10.post1", "0.5.15", "0.5.23")
 
 
 @pytest.mark.live
 @pytest.mark.parametrize("release", FLAG_RELEASES if ALL else CI)
 def test_random_launches(release: str) -> None:
-    command = [sys.executable, "-m", "tests.live.fuzz", "7", "300" if ALL else "60"]
+    command = [sys.executable, "-m", "tests.live.fuzz", "7", "300" if ALL else "40"]
     done = subprocess.run(
         command, env=environment(release), cwd=ROOT, capture_output=True, text=True, timeout=1800, check=False
     )
