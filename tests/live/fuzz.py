@@ -135,7 +135,9 @@ def main(seed: int, count: int) -> dict[str, Any]:
             breaches.append(f"{case}: a secret in the report")
         for problem in jsonschema.Draft202012Validator(schema).iter_errors(json.loads(text)):
             breaches.append(f"{case}: schema: {problem.message[:200]}")
-        troubles = [line for line in first.internal if "--config" not in line]  # a note about --config=FILE is right
+        troubles = [
+            line for line in first.internal if "--config" not in line
+        ]  # a note about --config=FILE is right
         if troubles:
             breaches.append(f"{case}: internal: {troubles[0][:300]}")
         if first.corrected is not None:
