@@ -78,18 +78,18 @@ def backend(launch: Launch) -> Backend:
     """The backend that the request becomes on this GPU. Raises MissingFact where the source does not tell."""
     wanted = asked(launch)
     if launch.source is None or wanted is None:
-        raise MissingFact("source.fusion_backend")
+        raise MissingFact("fusion.backend")
     several = (launch["args.nnodes"] or 1) > 1
     found = resolve_backend(launch.source, wanted, int(launch["gpu.sm"]), multi_node=several)
     if found is None:
-        raise MissingFact("source.fusion_backend")
+        raise MissingFact("fusion.backend")
     return found
 
 
 def contract(launch: Launch) -> Contract:
     """How far the launched architecture keeps the contract. Raises MissingFact without a source or a model."""
     if launch.source is None:
-        raise MissingFact("source.models_contract")
+        raise MissingFact("fusion.contract")
     return models.contract(launch.source, launch["model.architecture"], launch.get("model.config"))
 
 
@@ -97,7 +97,7 @@ def defers(launch: Launch) -> bool:
     """Whether layers leave the sum of their MLP or MoE to the next one. Raises MissingFact where it is not known."""
     found = contract(launch)
     if found.defers is None:
-        raise MissingFact("source.models_contract")
+        raise MissingFact("fusion.contract")
     return found.defers
 
 

@@ -14,6 +14,8 @@ And the ones that are derived when asked for:
 - ``target.<name>``, ``draft.<name>``: which runner the MoE layers get (see `moe_layers`);
 - ``packages.<name>``: installed version of a package that SGLang calls, or None.
 
+``fusion.backend`` and ``fusion.contract`` (see `fusion`) name what a rule was missing when the source could not tell.
+
 A fact that is not known is missing, which is not the same as None (an unset server arg is None).
 """
 

@@ -26,8 +26,8 @@ if [ ! -e "$venv/.ready-$stamp" ]; then
   "${pip[@]}" install -r requirements/sglang-cpu.txt
   "${pip[@]}" install --no-deps -r requirements/sglang-cpu-nodeps.txt
   site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-  cp tools/site/sglang_guards_torchvision.py "$site/"
-  echo 'import sglang_guards_torchvision' > "$site/sglang_guards_torchvision.pth"
+  cp tools/site/torchvision_beside_cpu_torch.py "$site/"
+  echo 'import torchvision_beside_cpu_torch' > "$site/torchvision_beside_cpu_torch.pth"
   echo "[env] the project and its tools"
   "${pip[@]}" install -e '.[dev,docs]'
   touch "$venv/.ready-$stamp"

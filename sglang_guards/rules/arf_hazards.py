@@ -19,7 +19,7 @@ from sglang_guards.rules.hazard_common import (
 )
 
 _ACTIVE = ("args.tp_size", "args.nnodes", "gpu.platform", "gpu.sm")
-_BACKEND = (*_ACTIVE, "source.fusion_backend")
+_BACKEND = (*_ACTIVE, "fusion.backend")
 _SPEC = "speculative_algorithm"
 #: Hidden size of Nemotron-3-Nano, the model of the report.
 _NANO = 2688
@@ -243,7 +243,7 @@ def nemotron(rule: Rule, launch: Launch) -> Iterator[Finding]:
     "fusion-with-eagle3-capture",
     Severity.INFO,
     summary="EAGLE3 reads hidden states whose sum is still open with all-reduce fusion",
-    needs=(*_ACTIVE, "model.architecture", "source.fusion_layer_boundary", "source.models_contract"),
+    needs=(*_ACTIVE, "model.architecture", "source.fusion_layer_boundary", "fusion.contract"),
     evidence=(
         Evidence(
             "source", "srt/models/gpt_oss.py of 0.5.13: aux_hidden_states.append(hidden_states + residual)"
