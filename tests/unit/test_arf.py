@@ -164,7 +164,9 @@ def test_near_miss(rule_id: str, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def test_every_rule_is_tried_both_ways() -> None:
-    assert {case[0] for case in FIRES} == {case[0] for case in QUIET} == {rule.id for rule in ARF}
+    by_resolution = {"ARF106"}  # needs the checkpoint's dense layers: tests/launches/rules/arf106-*.toml
+    tried = {rule.id for rule in ARF} - by_resolution
+    assert {case[0] for case in FIRES} == {case[0] for case in QUIET} == tried
 
 
 def test_errors_are_fixed_by_switching_fusion_off() -> None:
