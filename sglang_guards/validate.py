@@ -65,14 +65,13 @@ def inspect(server_args: Any, settings: Settings) -> Report:
 
     view = compat.view(server_args)
     problems: list[str] = []
-    facts = collect(
-        view, raw=server_args, typed=typed_flags(sys.argv, compat.fields(server_args)), problems=problems
-    )
+    typed = typed_flags(sys.argv, compat.fields(server_args))
+    facts = collect(view, raw=server_args, typed=typed, problems=problems)
     launch = Launch(
         facts=facts,
         argv=(),
         env=dict(os.environ),
-        typed=typed_flags(sys.argv, compat.fields(server_args)),
+        typed=typed,
         source=source.find(),
     )
     report = _with_notes(judge(launch, settings), problems)
