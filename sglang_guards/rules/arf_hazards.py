@@ -286,7 +286,7 @@ def eagle3(rule: Rule, launch: Launch) -> Iterator[Finding]:
 @rule(
     "ARF106",
     "fusion-with-replicated-dense-layers",
-    Severity.WARNING,
+    Severity.ERROR,
     summary="all-reduce fusion sums the token slices of replicated dense layers",
     needs=(
         "args.tp_size",
@@ -297,7 +297,7 @@ def eagle3(rule: Rule, launch: Launch) -> Iterator[Finding]:
         "model.first_k_dense",
         "source.fusion_guards_scattered_mlp",
     ),
-    evidence=(),
+    evidence=(issue(20901), issue(19918)),
     applies=lambda launch: fusion.is_on(launch) and launch.get("args.moe_dense_tp_size") == 1,
 )
 def replicated_dense(rule: Rule, launch: Launch) -> Iterator[Finding]:
@@ -309,10 +309,11 @@ def replicated_dense(rule: Rule, launch: Launch) -> Iterator[Finding]:
 
     ## Why it matters
     A replicated dense layer works on the rank's own slice of the tokens: there is nothing to sum. The fused kernel
-    adds the slices of all ranks into each other. This follows from the source; no run has shown it yet.
+    adds the slices of all ranks into each other. Reported for DeepSeek-R1 on 8 × B200 with SGLang's own automatic
+    switch (sglang #20901): garbage in every answer. The repair is sglang pull request #19918, first in 0.5.13.
 
     ## When it hurts
-    From the first token: wrong text without a message. To tell: compare greedy output with and without fusion.
+    From the first token, without a message.
 
     ## Fix
     Switch fusion off, or remove --moe-dense-tp-size.
@@ -326,7 +327,7 @@ def replicated_dense(rule: Rule, launch: Launch) -> Iterator[Finding]:
         flags=fusion.flags(launch, "moe_dense_tp_size"),
         fact=f"the first {launch['model.first_k_dense']} layers are dense and replicated, and the sum is left to the "
         f"next layer without a look at that ({where})",
-        when="from the first token, by the source, not shown in a run: compare greedy output with and without fusion",
+        when="from the first token: garbage text without a message",
         fix=fusion.forbid(launch),
         evidence=(Evidence("source", where),),
     )
