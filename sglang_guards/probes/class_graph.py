@@ -7,17 +7,21 @@ class to its decoder layer costs a few milliseconds although the files are long.
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sglang_guards.probes.cut import block_ends, parse_at
+from sglang_guards.probes.nodes import children, walk
 from sglang_guards.source import Code, Source
 
 MODELS = "sglang/srt/models"
 _MODULE = "sglang.srt.models"
 _IMPORT = re.compile(r"from (sglang\.srt\.models[\w.]*) import (\([^)]*\)|[^\n(]+)")
+#: `import sglang.srt.models.name as other`, for one `other`.
+_WHOLE = r"^import sglang\.srt\.models\.([\w.]+) as {name}$"
 _ASSIGNED = re.compile(r"\w+[ ]*(?::[^=\n]+)?=(?!=)")
 #: Calls that hold the layers of a model; a class that is built inside one of them is an element of the stack.
 STACKS = frozenset({"make_layers", "make_layers_non_pp", "ModuleList"})
@@ -62,6 +66,12 @@ def _head(text: str, words: str, depth: int = 0) -> int | None:
     return found
 
 
+def _alike(stem: str, name: str) -> int:
+    """How many leading letters a file and a class share: `qwen3_5` and `Qwen3_5MoeForConditionalGeneration`."""
+    pairs = zip(stem.replace("_", "").lower(), name.replace("_", "").lower(), strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
 class Graph:
     """Names, bases and methods of the model files of one source tree."""
 
@@ -77,25 +87,33 @@ class Graph:
         return self.source.files(MODELS, "*.py")
 
     def holder(self, name: str) -> Cls | None:
-        """The class `name` of whichever model file defines it. Files are searched as bytes: there are 200 of them."""
+        """The class `name` of the model file that registers it, else of the first that defines it.
+
+        Files are searched as bytes, those whose names are most like the class's first: there are 200 of them.
+        """
+        first = None
         needles = (b"\nclass " + name.encode() + b"(", b"\nclass " + name.encode() + b":")
         folder = self.source.root.joinpath(*MODELS.split("/")[1:])
         for pattern in ("*.py", "*/*.py"):
-            for path in folder.glob(pattern):
+            for path in sorted(folder.glob(pattern), key=lambda path: (-_alike(path.stem, name), path.name)):
                 try:
                     content = path.read_bytes()
                 except OSError:
                     continue
                 if any(needle in content for needle in needles):
-                    return Cls(f"{MODELS}/{path.relative_to(folder).as_posix()}", name)
-        return None
+                    found = Cls(f"{MODELS}/{path.relative_to(folder).as_posix()}", name)
+                    registered = content.rpartition(b"\nEntryClass")[2]
+                    if re.search(rb"\b" + name.encode() + rb"\b", registered) and registered != content:
+                        return found
+                    first = first or found
+        return first
 
     def entries(self, rel: str) -> list[Cls]:
         """The architectures that a file registers (`EntryClass`)."""
         code = self.source.statement(rel, r"^EntryClass\b")
         if code is None or not isinstance(code.node, (ast.Assign, ast.AnnAssign)) or code.node.value is None:
             return []
-        names = [n.id for n in ast.walk(code.node.value) if isinstance(n, ast.Name)]
+        names = [n.id for n in walk(code.node.value) if isinstance(n, ast.Name)]
         return [found for name in names if isinstance(found := self.resolve(rel, name), Cls)]
 
     def imports(self, rel: str) -> Mapping[str, tuple[str, str]]:
@@ -114,6 +132,22 @@ class Graph:
                         table[parts[-1]] = (target, parts[0])
             self._imports[rel] = table
         return self._imports[rel]
+
+    def module(self, rel: str, name: str) -> str | None:
+        """The file of a model module that is imported whole, in either of the two ways to write that."""
+        target, there = self.imports(rel).get(name, ("", ""))
+        if target == f"{MODELS}/.py":
+            return f"{MODELS}/{there}.py"
+        found = re.search(_WHOLE.format(name=re.escape(name)), self.source.text(rel) or "", re.MULTILINE)
+        return f"{MODELS}/{found[1].replace('.', '/')}.py" if found else None
+
+    def named(self, rel: str, dotted: str) -> Cls | Fn | Classes | None:
+        """`resolve` for `Name` and for `module.Name`."""
+        holder, _, name = dotted.rpartition(".")
+        if not holder:
+            return self.resolve(rel, name)
+        module = self.module(rel, holder)
+        return self.resolve(module, name) if module is not None else None
 
     def resolve(self, rel: str, name: str, depth: int = 0) -> Cls | Fn | Classes | None:
         """What a module-level name of a file stands for: a class, a function, or the classes in a table."""
@@ -138,7 +172,7 @@ class Graph:
         if place is None or not _ASSIGNED.match(text, place):
             return None
         value = getattr(parse_at(text, place, 0), "value", None)
-        names = [n.id for n in ast.walk(value) if isinstance(n, ast.Name)] if value is not None else []
+        names = [n.id for n in walk(value) if isinstance(n, ast.Name)] if value is not None else []
         resolved = [self.resolve(rel, n, depth + 1) for n in names if n != name]
         return frozenset(f for f in resolved if isinstance(f, Cls))
 
@@ -188,8 +222,8 @@ class Graph:
             self._names[key] = (cls,)
             header = re.match(r"class \w+\(([^)]*)\)\s*:", self.text(cls))
             order = [cls]
-            for name in re.findall(r"(?<![\w.])(\w+)(?=\s*(?:,|$))", header[1]) if header else []:
-                base = self.resolve(cls.rel, name)
+            for name in re.findall(r"(?<![\w.])(\w+(?:\.\w+)?)(?=\s*(?:,|$))", header[1]) if header else []:
+                base = self.named(cls.rel, name)
                 if isinstance(base, Cls) and base != cls:
                     order += [b for b in self.mro(base) if b not in order]
             self._names[key] = tuple(order)
@@ -213,6 +247,14 @@ class Graph:
         if key not in self._names:
             self._names[key] = tuple(calls(code.node))
         found: Sequence[tuple[ast.Call, bool]] = self._names[key]
+        return found
+
+    def nodes(self, code: Code) -> Sequence[ast.AST]:
+        """`walk` of a method or function, remembered."""
+        key = (code.rel, f"nodes {code.node.lineno}")
+        if key not in self._names:
+            self._names[key] = walk(code.node)
+        found: Sequence[ast.AST] = self._names[key]
         return found
 
     def attribute(self, cls: Cls, name: str) -> tuple[Cls, ast.expr] | None:
@@ -243,7 +285,7 @@ def calls(node: ast.AST) -> Iterator[tuple[ast.Call, bool]]:
         if isinstance(here, ast.Call):
             yield here, inside
             inside = inside or last_name(here.func) in STACKS
-        stack += [(child, inside) for child in ast.iter_child_nodes(here)]
+        stack += [(child, inside) for child in children(here)]
 
 
 def last_name(node: ast.AST) -> str:

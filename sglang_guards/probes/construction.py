@@ -14,6 +14,7 @@ from typing import Any
 
 from sglang_guards.probes.class_graph import STACKS, Classes, Cls, Fn, Graph, arguments, calls, last_name
 from sglang_guards.probes.cut import Unknown
+from sglang_guards.probes.nodes import children, walk
 from sglang_guards.source import Code
 
 #: Calls that choose the language model's class at run time.
@@ -159,7 +160,7 @@ class Scope:
                     yield from self.taken(branch)
                 continue
             if isinstance(node, (ast.With, ast.Try, ast.For, ast.While)):
-                for part in ast.iter_child_nodes(node):
+                for part in children(node):
                     if isinstance(part, ast.expr):
                         yield ast.Expr(part)
                     elif isinstance(part, ast.withitem):
@@ -171,7 +172,7 @@ class Scope:
 
     def _assign(self, node: ast.stmt) -> None:
         """Remember names that are given classes or parts of the config, also inside nested functions."""
-        for child in ast.walk(node):
+        for child in walk(node):
             if not isinstance(child, ast.Assign):
                 continue
             for target in child.targets:
@@ -209,8 +210,11 @@ class Scope:
         return frozenset()
 
     def _attribute(self, node: ast.Attribute) -> Classes:
-        if not isinstance(node.value, ast.Name) or node.value.id not in ("self", "cls"):
+        if not isinstance(node.value, ast.Name):
             return frozenset()
+        if node.value.id not in ("self", "cls"):
+            built = self.graph.named(self.rel, f"{node.value.id}.{node.attr}")
+            return frozenset({built}) if isinstance(built, Cls) else frozenset()
         known = self.env.get(f"self.{node.attr}")
         if isinstance(known, frozenset):
             return known
@@ -233,7 +237,7 @@ class Scope:
             found = self.graph.method(self.cls, func.attr)
             if found is not None:
                 inner = Scope(self.graph, self.cls, found[1].rel, {}, self._deep + 1)
-                returns = [n.value for n in ast.walk(found[1].node) if isinstance(n, ast.Return) and n.value]
+                returns = [n.value for n in walk(found[1].node) if isinstance(n, ast.Return) and n.value]
                 return frozenset().union(*(inner.classes(value) for value in returns))
         return frozenset()
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from sglang_guards.probes import flow
 from sglang_guards.probes.class_graph import Cls, Fn, Graph, calls, last_name
+from sglang_guards.probes.nodes import walk
 from sglang_guards.source import Code, Source
 
 _NORMS = "sglang/srt/layers/layernorm.py"
@@ -154,7 +155,7 @@ def communicates(graph: Graph, cls: Cls) -> Contract:
 def _communicators(graph: Graph, cls: Cls, init: Code) -> Iterator[tuple[Code, ast.Call]]:
     """Calls whose result becomes the layer's communicator, or one of several."""
     for code in _reachable(graph, cls, init):
-        for node in ast.walk(code.node):
+        for node in graph.nodes(code):
             if not isinstance(node, ast.Assign):
                 continue
             if any(
@@ -206,9 +207,7 @@ def _marking_helpers(graph: Graph, code: Code) -> set[str]:
     }
     codes = {name: graph.function(fn) for name, fn in found.items() if isinstance(fn, Fn)}
     return {
-        n
-        for n, c in codes.items()
-        if c and any(_marks(x) for x in ast.walk(c.node) if isinstance(x, ast.stmt))
+        n for n, c in codes.items() if c and any(_marks(x) for x in walk(c.node) if isinstance(x, ast.stmt))
     }
 
 
@@ -216,7 +215,7 @@ def _decided(code: Code) -> set[str]:
     """Names that hold the decision."""
     return {
         target.id
-        for node in ast.walk(code.node)
+        for node in walk(code.node)
         if isinstance(node, ast.Assign) and any(_name(c) == _DECIDES for c, _ in calls(node.value))
         for target in node.targets
         if isinstance(target, ast.Name)
@@ -233,7 +232,7 @@ def _passes(node: ast.AST, decided: set[str]) -> bool:
     if not isinstance(node, ast.Call):
         return False
     given = [*node.args, *(k.value for k in node.keywords)]
-    if any(isinstance(n, ast.Name) and n.id in decided for argument in given for n in ast.walk(argument)):
+    if any(isinstance(n, ast.Name) and n.id in decided for argument in given for n in walk(argument)):
         return True
     return any(
         k.arg in _SKIPS and isinstance(k.value, ast.Constant) and k.value.value is True for k in node.keywords
@@ -259,13 +258,13 @@ def _takes_back(code: Code) -> bool:
         isinstance(node, ast.Assign)
         and isinstance(node.value, ast.Constant)
         and any(isinstance(target, ast.Name) and target.id in names for target in node.targets)
-        for node in ast.walk(code.node)
+        for node in walk(code.node)
     )
 
 
 def _fused_norm(graph: Graph, cls: Cls, init: Code) -> Contract | None:
     for code in _reachable(graph, cls, init):
-        for node in ast.walk(code.node):
+        for node in graph.nodes(code):
             if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
                 continue
             names = {t.attr for t in node.targets if isinstance(t, ast.Attribute)}
@@ -285,7 +284,7 @@ def _mlp_skips(graph: Graph, cls: Cls, init: Code, deciding: list[Code]) -> Cont
     """No MLP or MoE that receives the decision reduces when it is told not to."""
     told = {name for code in deciding for name in _told(code)}
     for code in _reachable(graph, cls, init):
-        for node in ast.walk(code.node):
+        for node in graph.nodes(code):
             if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
                 continue
             if not told & {t.attr for t in node.targets if isinstance(t, ast.Attribute)}:
@@ -301,7 +300,7 @@ def _mlp_skips(graph: Graph, cls: Cls, init: Code, deciding: list[Code]) -> Cont
 def _told(code: Code) -> Iterator[str]:
     """Attributes of the layer that are called with the decision, or while it is published."""
     decided = _decided(code)
-    for node in ast.walk(code.node):
+    for node in walk(code.node):
         if isinstance(node, ast.Call) and _passes(node, decided):
             yield from _attributes(node.func)
         if isinstance(node, ast.With) and any(_passes(item.context_expr, decided) for item in node.items):
@@ -353,7 +352,7 @@ def _reducing_linears(graph: Graph, cls: Cls) -> set[str]:
     init = graph.method(cls, "__init__")
     found: set[str] = set()
     for code in _reachable(graph, cls, init[1]) if init else ():
-        for node in ast.walk(code.node):
+        for node in graph.nodes(code):
             if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
                 continue
             if _name(node.value) != "RowParallelLinear":

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sglang_guards.probes.cut import Unknown
+from sglang_guards.probes.nodes import children, walk
 
 
 class _Unknown:
@@ -167,7 +168,7 @@ class World:
                 if truth(self.value(operand)) is stop:
                     break
         elif not isinstance(node, ast.Lambda):
-            for child in ast.iter_child_nodes(node):
+            for child in children(node):
                 yield from self.live(child)
 
 
@@ -261,7 +262,7 @@ def _assign(target: ast.expr, value: object, world: World) -> None:
 
 def _own_parts(node: ast.stmt) -> Iterator[ast.expr]:
     """Expressions that the statement itself evaluates, without those of nested statements."""
-    for child in ast.iter_child_nodes(node):
+    for child in children(node):
         if isinstance(child, ast.expr):
             yield child
         elif isinstance(child, ast.withitem):
@@ -304,7 +305,7 @@ class _Pruner:
             used: set[str] = set()
             assigned: set[str] = set()
             for part in _own_parts(node):
-                for item in ast.walk(part):
+                for item in walk(part):
                     if isinstance(item, ast.Name):
                         (used if isinstance(item.ctx, ast.Load) else assigned).add(item.id)
                     elif isinstance(item, ast.Attribute):

@@ -8,6 +8,7 @@ import re
 from sglang_guards.probes.cut import Unknown
 from sglang_guards.probes.flow import World, paths, truth
 from sglang_guards.probes.fusion import COMM_FUSION, COMMUNICATOR, LAYER_BOUNDARY
+from sglang_guards.probes.nodes import walk
 from sglang_guards.source import Answer, Source, probe
 
 EXIT = f"{LAYER_BOUNDARY}/exit.py"
@@ -55,7 +56,7 @@ def fusion_hybrid_ep_reduces_moe_group(source: Source) -> Answer:
         return Answer(value, sizes.where(ends[0]), f"the kernel spans {size} of 8 ranks at EP 2")
     layer = source.function(COMMUNICATOR, "LayerCommunicator.prepare_attn")
     for statement in source.naming(layer, "use_attn_tp_group"):
-        for call in ast.walk(statement):
+        for call in walk(statement):
             for keyword in call.keywords if isinstance(call, ast.Call) else ():
                 if keyword.arg == "use_attn_tp_group" and isinstance(keyword.value, ast.Constant):
                     return Answer(
@@ -91,7 +92,7 @@ def fusion_hybrid_ep_guarded(source: Source) -> Answer:
     guard = next(
         (
             n
-            for n in ast.walk(code.node)
+            for n in walk(code.node)
             if isinstance(n, ast.If) and re.search("moe_(ep_size|expert_parallel)", ast.unparse(n.test))
         ),
         None,
@@ -137,9 +138,7 @@ def fusion_guards_scattered_mlp(source: Source) -> Answer:
     code = source.maybe(COMMUNICATOR, "LayerCommunicator.should_fuse_mlp_allreduce_with_next_layer")
     if code is None:
         raise Unknown("the place where a sum is left to the next layer was not found")
-    guard = next(
-        (n for n in ast.walk(code.node) if isinstance(n, ast.Attribute) and n.attr == "SCATTERED"), None
-    )
+    guard = next((n for n in walk(code.node) if isinstance(n, ast.Attribute) and n.attr == "SCATTERED"), None)
     return Answer(
         guard is not None, code.where(guard), "asks for the SCATTERED mode" if guard else "no such test"
     )

@@ -18,6 +18,7 @@ from sglang_guards.probes.class_graph import Cls, Graph, arguments, last_name
 from sglang_guards.probes.construction import Construction
 from sglang_guards.probes.contract import DEFERRING, MARK, Contract, communicates, declares
 from sglang_guards.probes.cut import Unknown
+from sglang_guards.probes.nodes import walk
 from sglang_guards.source import Answer, Items, Source, probe
 
 BOUNDARY = "sglang/srt/layers/layer_boundary"
@@ -75,9 +76,7 @@ def completes_before_stage(
         return None
     graph = _graph(source)
     bodies = [code.node for cls in reached if (code := graph.own(cls, "forward")) is not None]
-    leaving = [
-        node for body in bodies for node in ast.walk(body) if isinstance(node, ast.If) and _leaves(node)
-    ]
+    leaving = [node for body in bodies for node in walk(body) if isinstance(node, ast.If) and _leaves(node)]
     if not leaving:
         return None  # the model knows no pipeline stages, or sends by a way that is not known
     return all(MARK in ast.unparse(node) for node in leaving)

@@ -41,13 +41,15 @@ FULL: dict[str, tuple[str, str]] = {
         "",
     ),
     "0.5.16": ("MellumForCausalLM", ""),
+    # Text-only wrappers whose body is named through its module.
+    "0.5.17": ("Qwen3_5ForCausalLM Qwen3_5MoeForCausalLM", ""),
     "0.5.19": ("BailingMoeV3ForCausalLM Dots3NoteForCausalLM", ""),
     "0.5.20": ("NemotronH_Omni_Reasoning_V3", ""),
     # 0.5.21 rewrites every framework model on layers/layer_boundary, dense ones included.
     "0.5.21": (
         "BailingMM2NativeForConditionalGeneration BailingMMNativeForConditionalGeneration BailingMoeV2_5ForCausalLM"
         " BailingMoeV3VLForConditionalGeneration Cosmos3ForConditionalGeneration FalconH1ForCausalLM"
-        " Glm5NextForConditionalGeneration InternS2MobiusForConditionalGeneration K2HorizonForCausalLM"
+        " GigaChat35ForCausalLM Glm5NextForConditionalGeneration InternS2MobiusForConditionalGeneration K2HorizonForCausalLM"
         " LLaDA2MoeModelLM LightOnOCRForConditionalGeneration Llama4ForCausalLM Llama4ForConditionalGeneration"
         " LongcatFlashForCausalLM MiniMaxM3SparseForCausalLM MiniMaxM3SparseForConditionalGeneration"
         " MossVLForConditionalGeneration Qwen2MoeForCausalLM Qwen3ASRForConditionalGeneration Qwen3ForCausalLM"
