@@ -1,8 +1,10 @@
 """What the guard costs at start-up: python benchmarks/bench_overhead.py RELEASE… (needs tools/env.sh's environment).
 
 Per release, in fresh processes of the real SGLang (median of --repeat):
-  launcher   register() plus the first validation of a launch with the flag on
-  worker     register() alone, as a scheduler process runs it
+  launcher   SGLang's load_plugins() with the guard less the same without it, plus the first validation of a launch
+             with the flag on
+  worker     the same difference in a child process that SGLang would have started, with the model runner imported
+             where that works without a GPU
 An interpreter that does not start SGLang pays nothing: the wheel installs no .pth file (a test holds that).
 """
 
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import statistics
 import subprocess
@@ -25,47 +28,88 @@ ARGV = [
 ]  # fmt: skip
 
 
-def inside() -> None:
-    """Measure in this process, which has one SGLang release; prints milliseconds as JSON."""
-    from sglang_guards import compat, gpus, pose
+def launcher() -> dict[str, float]:
+    """Milliseconds of load_plugins() and of the first validation in a launcher; run in a fresh process."""
+    from sglang_guards import gpus, pose
 
     pose.hide()
     pose.warm_up()
     pose.strike(gpus.parse("4xH100"))
-    from sglang.srt.plugins import hook_registry  # noqa: F401  (SGLang has it loaded when it calls register)
-    from sglang.srt.server_args import prepare_server_args
+    import sglang.launch_server  # noqa: F401  (SGLang has imported this much when it loads plugins)
 
-    for name in [name for name in sys.modules if name.startswith("sglang_guards")]:
-        del sys.modules[name]
-    started = time.perf_counter()
-    from sglang_guards import plugin
+    _forget_ours()
+    loaded = _load_plugins()
+    if os.environ.get("SGLANG_PLUGINS"):
+        return {"launcher": loaded}
+    from sglang.srt.server_args import ServerArgs, prepare_server_args
 
-    plugin.register()
-    registered = time.perf_counter()
+    from sglang_guards import compat, hooks
+
+    assert hasattr(ServerArgs.check_server_args, "__wrapped__"), "the guard is not attached"
     server_args = prepare_server_args(ARGV)
     compat.resolve(server_args)
+    _forget_ours(keep=("hooks", "compat", "wrap", "late_import", "log", "settings", "confirm", "plugin"))
     before = time.perf_counter()
-    from sglang_guards import hooks
-
     hooks._handle_fused_moe_sum_all_reduce(server_args)
-    after = time.perf_counter()
-    worker = (registered - started) * 1000
-    print(json.dumps({"worker": worker, "launcher": worker + (after - before) * 1000}))
+    return {"launcher": loaded + (time.perf_counter() - before) * 1000}
+
+
+def worker() -> dict[str, float]:
+    """Milliseconds of load_plugins() in a child that counts as SGLang's; run in a fresh process."""
+    from sglang_guards import gpus, pose
+
+    pose.hide()
+    pose.warm_up()
+    pose.strike(gpus.parse("4xH100"))
+    import sglang.launch_server  # noqa: F401
+
+    _forget_ours()
+
+    def run() -> None:
+        """Stands for SGLang's scheduler, which cannot be imported without a GPU's packages."""
+
+    run.__module__ = "sglang.srt.managers.scheduler"  # by this a worker is recognised
+    process = multiprocessing.current_process()
+    process._target = run
+    multiprocessing.process._parent_process = process
+    return {"worker": _load_plugins()}
+
+
+def _load_plugins() -> float:
+    from sglang.srt.plugins import load_plugins
+
+    started = time.perf_counter()
+    load_plugins()
+    return (time.perf_counter() - started) * 1000
+
+
+def _forget_ours(keep: tuple[str, ...] = ()) -> None:
+    """The pose has imported modules of ours that a launch must import itself."""
+    for name in [name for name in sys.modules if name.startswith("sglang_guards")]:
+        if name.removeprefix("sglang_guards").strip(".") not in ("", *keep):
+            del sys.modules[name]
 
 
 def measure(release: str, trees: Path, repeat: int) -> dict[str, float]:
-    env = {
-        **os.environ,
-        "PYTHONPATH": f"{ROOT}{os.pathsep}{trees / release}",
-        "HF_HUB_OFFLINE": "1",
-        "PYTHONWARNINGS": "ignore",
-    }
-    runs = []
-    for _ in range(repeat):
-        command = [sys.executable, __file__, "--inside"]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-        runs.append(json.loads(done.stdout.splitlines()[-1]))
-    return {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+    spent = {}
+    for role in ("launcher", "worker"):
+        medians = []
+        for plugins in ("", "none-of-these"):
+            env = {
+                **os.environ,
+                "PYTHONPATH": f"{ROOT}{os.pathsep}{trees / release}",
+                "HF_HUB_OFFLINE": "1",
+                "PYTHONWARNINGS": "ignore",
+                "SGLANG_PLUGINS": plugins,
+            }
+            runs = []
+            for _ in range(repeat):
+                command = [sys.executable, __file__, "--inside", role]
+                done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+                runs.append(json.loads(done.stdout.splitlines()[-1])[role])
+            medians.append(statistics.median(runs))
+        spent[role] = medians[0] - medians[1]
+    return spent
 
 
 def main() -> None:
@@ -76,10 +120,10 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5)
     default = Path.home() / ".cache" / "sglang-guards" / "trees"
     parser.add_argument("--trees", type=Path, default=Path(os.environ.get("SGLANG_GUARDS_TREES", default)))
-    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--inside", choices=("launcher", "worker"), help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.inside:
-        inside()
+        print(json.dumps(launcher() if asked.inside == "launcher" else worker()))
         return
     print(f"command  python benchmarks/bench_overhead.py {' '.join(asked.release)} --repeat {asked.repeat}")
     print(f"machine  {os.cpu_count()} cores, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.1f}")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_guards import fusion
+from sglang_guards import compat, fusion
 from sglang_guards.launch import Fact, Launch, MissingFact
 from sglang_guards.probes import models
 from sglang_guards.settings import Settings, from_env, ignore_reason
@@ -23,7 +23,6 @@ logger = logging.getLogger("sglang_guards")
 
 RULE_ID = "ARF301"
 _OVERRIDES = "sglang/srt/arg_groups/overrides.py"
-_PASS = "_flashinfer_allreduce_fusion_auto_enable"
 
 _PREFILL_CP = (
     "enable_prefill_cp",
@@ -148,7 +147,7 @@ def sglang_decides(source: Source, architecture: str) -> bool | None:
         return None
     if architecture in listed:
         return True
-    code = source.maybe(_OVERRIDES, _PASS)
+    code = source.maybe(_OVERRIDES, compat.AUTO_PASS)
     return code is not None and bool(source.naming(code, architecture))
 
 

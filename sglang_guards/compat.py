@@ -9,10 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 #: Validation runs once here in the launcher, after resolution and LoRA normalisation, in every release from 0.5.9.
-VALIDATOR_TARGET = "sglang.srt.server_args.ServerArgs.check_server_args"
+SERVER_ARGS = "sglang.srt.server_args.ServerArgs"
+VALIDATOR = "check_server_args"
+VALIDATOR_TARGET = f"{SERVER_ARGS}.{VALIDATOR}"
 #: The auto-enable slot: 0.5.15 and later, a pass over a view; up to 0.5.14 the end of a method of ServerArgs.
-AUTO_PASS_TARGET = "sglang.srt.arg_groups.overrides._flashinfer_allreduce_fusion_auto_enable"
-AUTO_METHOD_TARGET = "sglang.srt.server_args.ServerArgs._handle_model_specific_adjustments"
+AUTO_PASS_MODULE = "sglang.srt.arg_groups.overrides"
+AUTO_PASS = "_flashinfer_allreduce_fusion_auto_enable"
+AUTO_METHOD = "_handle_model_specific_adjustments"
 
 
 def resolve(server_args: Any) -> Any:

@@ -7,46 +7,81 @@ process of SGLang imports this module, so what only the launcher needs is import
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
+import importlib.util
+import multiprocessing
 import os
 import pkgutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from sglang_guards import compat
+from sglang_guards import compat, wrap
+from sglang_guards.late_import import when_imported
 from sglang_guards.log import warn
 from sglang_guards.settings import from_env
 
 
 def attach() -> None:
-    """Register the hooks that this SGLang has targets for; a target that has moved is a WARNING line."""
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-
-    _register(HookRegistry, HookType.AFTER, compat.VALIDATOR_TARGET, after_check_server_args, "no validation")
-    _attach_optional(HookRegistry, HookType)
-
-
-def _attach_optional(registry: Any, hook_type: Any) -> None:
-    """The auto-enable list, the confirmation after load and the hotfix; each may fail alone."""
-    for what, step in (
-        ("auto-enable list", _attach_auto_enable),
-        ("confirmation after load", _attach_confirmation),
-        ("hotfix", _attach_hotfix),
-    ):
+    """Attach to what this SGLang has; a target that has moved is a WARNING line."""
+    steps = [("confirmation after load", _attach_confirmation), ("hotfix", _attach_hotfix)]
+    if not _is_worker():
+        steps = [("validation", _attach_validator), ("auto-enable list", _attach_auto_enable), *steps]
+    for what, step in steps:
         try:
-            step(registry, hook_type)
-        except Exception as error:
+            step()
+        except Exception as error:  # each may fail alone
             warn("sglang-guards: the %s is not active: %s: %s", what, type(error).__name__, error)
 
 
-def _attach_auto_enable(registry: Any, hook_type: Any) -> None:
+def _is_worker() -> bool:
+    """Whether SGLang has started this process as its scheduler, detokenizer or data-parallel controller.
+
+    Those get server args that the launcher has resolved and validated.
+    """
+    if multiprocessing.parent_process() is None:
+        return False
+    target = getattr(multiprocessing.current_process(), "_target", None)
+    return str(getattr(target, "__module__", "")).startswith("sglang.srt.managers.")
+
+
+def _attach_validator() -> None:
+    """Through SGLang's registry, so that a plugin that replaces the whole class is wrapped, too."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    if _exists(compat.VALIDATOR_TARGET):
+        HookRegistry.register(compat.VALIDATOR_TARGET, after_check_server_args, HookType.AFTER)
+    else:
+        warn("sglang-guards: no validation: %s is not in this SGLang", compat.VALIDATOR_TARGET)
+
+
+def _attach_auto_enable() -> None:
     if not from_env(os.environ).auto_enable:
         return
-    if _exists(compat.AUTO_PASS_TARGET):
-        registry.register(compat.AUTO_PASS_TARGET, _around_auto_enable, hook_type.AROUND)
-    elif _exists(compat.AUTO_METHOD_TARGET):  # up to 0.5.14
-        registry.register(compat.AUTO_METHOD_TARGET, after_model_adjustments, hook_type.AFTER)
+    if _has_module(compat.AUTO_PASS_MODULE):
+        when_imported(compat.AUTO_PASS_MODULE, _attach_auto_pass)
+    else:  # up to 0.5.14
+        _attach_auto_method()
+
+
+def _has_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):  # not even its package
+        return False
+
+
+def _attach_auto_pass() -> None:
+    module = sys.modules[compat.AUTO_PASS_MODULE]
+    if not wrap.around(module, compat.AUTO_PASS, _around_auto_enable):
+        _attach_auto_method()
+
+
+def _attach_auto_method() -> None:
+    owner = pkgutil.resolve_name(compat.SERVER_ARGS)
+    wrap.after(owner, compat.AUTO_METHOD, after_model_adjustments)
 
 
 def _around_auto_enable(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -62,42 +97,26 @@ def after_model_adjustments(result: Any, server_args: Any, *args: Any, **kwargs:
     auto_enable.after_model_adjustments(server_args)
 
 
-def _attach_confirmation(registry: Any, hook_type: Any) -> None:
+def _attach_confirmation() -> None:
     from sglang_guards import confirm
-    from sglang_guards.late_import import when_imported
 
     for module, hooks in confirm.targets().items():
-        when_imported(module, functools.partial(_register_late, registry, hook_type.AFTER, module, hooks))
+        when_imported(module, functools.partial(_confirm_in, module, hooks))
 
 
-def _register_late(registry: Any, kind: Any, module: str, hooks: Mapping[str, Callable[..., None]]) -> None:
-    for name, hook in hooks.items():
-        if _exists(f"{module}.{name}"):
-            registry.register(f"{module}.{name}", hook, kind, source=_plugin_source())
-    registry.apply_hooks()
+def _confirm_in(module: str, hooks: Mapping[str, Callable[..., None]]) -> None:
+    for path, hook in hooks.items():
+        owner, _, name = path.rpartition(".")
+        holder = getattr(sys.modules[module], owner, None) if owner else sys.modules[module]
+        wrap.after(holder, name, hook)
 
 
-def _plugin_source() -> Any:
-    """Names us in SGLang's log; during `register` SGLang knows that itself."""
-    from sglang.srt.plugins import hook_registry
-
-    made = getattr(hook_registry, "HookSource", None)
-    return made("sglang_guards", "sglang-guards") if made is not None else None
-
-
-def _attach_hotfix(registry: Any, hook_type: Any) -> None:
+def _attach_hotfix() -> None:
     if not os.environ.get("SGLANG_GUARDS_HOTFIX"):
         return
     from sglang_guards import hotfix
 
     hotfix.apply(os.environ)
-
-
-def _register(registry: Any, kind: Any, target: str, hook: Callable[..., Any], loss: str) -> None:
-    if _exists(target):
-        registry.register(target, hook, kind)
-    else:
-        warn("sglang-guards: %s: %s is not in this SGLang", loss, target)
 
 
 def _exists(target: str) -> bool:
@@ -117,14 +136,29 @@ def after_check_server_args(result: Any, server_args: Any, *args: Any, **kwargs:
 def _handle_fused_moe_sum_all_reduce(server_args: Any) -> None:
     """Validate a resolved ServerArgs; raises `LaunchRefused` for errors and nothing else."""
     try:
-        from sglang_guards.validate import validate
+        with _collector_paused():
+            from sglang_guards.validate import validate
 
-        refusal = validate(server_args, from_env(os.environ))
+            refusal = validate(server_args, from_env(os.environ))
     except Exception as error:  # our fault must not become the server's
-        warn("sglang-guards could not check this launch: %s: %s", type(error).__name__, error)
+        warn(
+            "sglang-guards could not check this launch: %s: %s", type(error).__name__, _without_secrets(error)
+        )
         return
     if refusal is not None:
         raise refusal
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Syntax trees make many small objects; a full collection of SGLang's heap because of them takes 0.4 s."""
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
 
 
 def _without_secrets(error: Exception) -> str:

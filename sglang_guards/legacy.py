@@ -7,11 +7,9 @@ the environment. Where SGLang has a plugin framework, both leave the work to it.
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
 import sysconfig
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,30 +57,13 @@ def attach() -> None:
         return
     from sglang.srt.server_args import ServerArgs
 
-    from sglang_guards import hooks
+    from sglang_guards import compat, hooks, wrap
     from sglang_guards.settings import from_env
 
-    _after(ServerArgs, "check_server_args", hooks.after_check_server_args)
+    if not wrap.after(ServerArgs, compat.VALIDATOR, hooks.after_check_server_args):
+        warn("sglang-guards: no validation: %s is not in this SGLang", compat.VALIDATOR_TARGET)
     if from_env(os.environ).auto_enable:
-        _after(ServerArgs, "_handle_model_specific_adjustments", hooks.after_model_adjustments)
-
-
-def _after(owner: Any, name: str, hook: Callable[..., None]) -> None:
-    original = getattr(owner, name, None)
-    if original is None:
-        warn("sglang-guards: %s.%s is not in this SGLang", owner.__name__, name)
-        return
-    if getattr(original, "_sglang_guards", False):
-        return
-
-    @functools.wraps(original)
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        hook(result, self)
-        return result
-
-    wrapped._sglang_guards = True  # type: ignore[attr-defined]
-    setattr(owner, name, wrapped)
+        wrap.after(ServerArgs, compat.AUTO_METHOD, hooks.after_model_adjustments)
 
 
 def pth_path() -> Path:
