@@ -23,6 +23,8 @@ EAGLE3_FILES = (
     "sglang/srt/model_executor/model_runner.py",
 )
 MODEL_CONFIG = "sglang/srt/configs/model_config.py"
+RUNTIME_CONTEXT = "sglang/srt/runtime_context.py"
+PARALLEL_STATE = "sglang/srt/distributed/parallel_state.py"
 
 
 @probe(
@@ -166,3 +168,13 @@ def draft_follows_target_runner(source: Source) -> Answer:
                 return Answer(True, where)
     avoids = at(source, SERVER_ARGS, r"if self\.speculative_moe_runner_backend is None:")
     return Answer(False if avoids else None, avoids)
+
+
+@probe(
+    "moe_tp_is_floor", "MoE TP is the quotient TP // EP // MoE-DP, and nothing asks for a remainder first."
+)
+def moe_tp_is_floor(source: Source) -> Answer:
+    for rel in (RUNTIME_CONTEXT, PARALLEL_STATE):  # from 0.5.20; before
+        if where := at(source, rel, r"(?:tp_size|model_parallel_size) // moe_ep_size"):
+            return Answer(True, where)
+    raise Unknown("MoE TP is computed elsewhere")

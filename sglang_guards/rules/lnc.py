@@ -284,3 +284,97 @@ def trtllm_piecewise(rule: Rule, launch: Launch) -> Iterator[Finding]:
             when="an illegal memory access while the prefill graph is captured, in a public report",
             fix=Fix("add --disable-piecewise-cuda-graph", {"disable_piecewise_cuda_graph": True}),
         )
+
+
+@rule(
+    "LNC109",
+    "expert-parallelism-does-not-divide-tensor-parallelism",
+    Severity.ERROR,
+    summary="EP does not divide TP, and SGLang fails while it starts its ranks",
+    needs=("args.tp_size", "args.ep_size", "source.moe_tp_is_floor"),
+    evidence=(),
+    applies=lambda launch: (
+        int(launch.get("args.ep_size") or 1) > 1 and not launch.get("args.elastic_ep_backend")
+    ),
+)
+def ep_divides_tp(rule: Rule, launch: Launch) -> Iterator[Finding]:
+    """Expert parallelism that the ranks of tensor parallelism cannot be divided into.
+
+    ## What it checks
+    TP is a multiple of EP times MoE data parallelism, and the installed source divides without asking. Elastic EP,
+    which starts with fewer ranks, is left alone.
+
+    ## Why it matters
+    MoE TP is TP // EP // MoE-DP. With EP above TP it is 0 and the launcher divides by it; with a remainder the
+    groups are built from the quotient, and the ranks that are left over belong to no group.
+
+    ## When it hurts
+    At start-up: ZeroDivisionError, or an assertion of the ranks without a group, before any weight is read.
+
+    ## Fix
+    Set --ep-size to a divisor of --tp-size.
+    """
+    tp, ep = int(launch["args.tp_size"]), int(launch["args.ep_size"])
+    ranks = tp // max(1, int(launch.get("args.moe_dp_size") or 1))
+    if ranks < 1 or ranks % ep == 0 or not launch["source.moe_tp_is_floor"]:
+        return
+    best = max(size for size in range(1, ranks + 1) if ranks % size == 0 and size <= ep)
+    where = launch.where("source.moe_tp_is_floor")
+    yield rule.finding(
+        flags=typed(launch, "tp_size", "ep_size"),
+        fact=f"{ranks} ranks do not divide by EP {ep}: MoE TP is the quotient {ranks // ep} ({where})",
+        when="at start-up, before any weight is read",
+        fix=Fix(f"set --ep-size {best}", {"ep_size": best}, "display"),
+        evidence=(line(launch, "moe_tp_is_floor"),),
+    )
+
+
+@rule(
+    "LNC110",
+    "more-ranks-than-gpus",
+    Severity.ERROR,
+    summary="the launch needs more GPUs per node than there are",
+    needs=("args.tp_size", "args.pp_size", "args.dp_size", "args.nnodes", "gpu.count", "gpu.platform"),
+    evidence=(),
+    applies=lambda launch: (
+        "gpu.count" in launch.facts
+        and launch.fact("gpu.count").origin == "assumed"
+        and not launch.get("args.use_ray")
+        and not launch.get("args.elastic_ep_backend")
+    ),
+)
+def ranks_fit(rule: Rule, launch: Launch) -> Iterator[Finding]:
+    """More ranks on a node than it has GPUs.
+
+    ## What it checks
+    The node's share of TP × PP, times DP where that is not DP attention, counted from --base-gpu-id in steps of
+    --gpu-id-step, against the number in --gpu. Only `check --gpu` asks: at start-up a launcher may see fewer GPUs than
+    its ranks do (Ray).
+
+    ## Why it matters
+    Each rank takes the GPU of its number.
+
+    ## When it hurts
+    At start-up: the ranks beyond the last GPU fail with "invalid device ordinal".
+
+    ## Fix
+    Lower the parallel sizes, add nodes, or check with the GPUs of the real node.
+    """
+    if launch["gpu.platform"] not in ("cuda", "hip"):
+        return
+    tp, pp, nodes = (max(1, int(launch[f"args.{name}"])) for name in ("tp_size", "pp_size", "nnodes"))
+    copies = 1 if _dp_attention(launch) or nodes > 1 else max(1, int(launch["args.dp_size"]))
+    ranks = max(1, tp * pp // nodes) * copies
+    first, step = int(launch.get("args.base_gpu_id") or 0), max(1, int(launch.get("args.gpu_id_step") or 1))
+    needed = first + (ranks - 1) * step + 1
+    if needed > int(launch["gpu.count"]):
+        asked = {
+            "tp_size": tp > 1, "pp_size": pp > 1, "dp_size": copies > 1, "nnodes": nodes > 1,
+            "base_gpu_id": first > 0, "gpu_id_step": step > 1,
+        }  # fmt: skip
+        yield rule.finding(
+            flags=typed(launch, *(name for name, does in asked.items() if does)),
+            fact=f"{ranks} ranks on a node need {needed} GPUs, and --gpu names {launch['gpu.count']}",
+            when="at start-up: the ranks beyond the last GPU fail with an invalid device ordinal",
+            fix=Fix("lower the parallel sizes, add nodes, or give --gpu the real number"),
+        )

@@ -29,6 +29,7 @@ TABLE: Table = {
     "fused_expert_loader_knows_ep": {"0.5.9": False},
     "shared_expert_tp1_overcounted": {"0.5.9": False, "0.5.12": True, "0.5.21": False},
     "moe_sum_ignores_determinism": {"0.5.9": True, "0.5.14": False},
+    "moe_tp_is_floor": {"0.5.9": True},
     "eagle3_told_by_algorithm": {"0.5.9": True},
     "tbo_refuses_enforced_fusion": {"0.5.9": False, "0.5.12": True, "0.5.14": False},
     "tbo_pads_request_ids": {"0.5.9": False, "0.5.14": True},

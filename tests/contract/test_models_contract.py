@@ -49,8 +49,9 @@ FULL: dict[str, tuple[str, str]] = {
     "0.5.21": (
         "BailingMM2NativeForConditionalGeneration BailingMMNativeForConditionalGeneration BailingMoeV2_5ForCausalLM"
         " BailingMoeV3VLForConditionalGeneration Cosmos3ForConditionalGeneration FalconH1ForCausalLM"
-        " GigaChat35ForCausalLM Glm5NextForConditionalGeneration InternS2MobiusForConditionalGeneration K2HorizonForCausalLM"
-        " LLaDA2MoeModelLM LightOnOCRForConditionalGeneration Llama4ForCausalLM Llama4ForConditionalGeneration"
+        " GigaChat35ForCausalLM Glm5NextForConditionalGeneration InternS2MobiusForConditionalGeneration"
+        " K2HorizonForCausalLM LLaDA2MoeModelLM LightOnOCRForConditionalGeneration Llama4ForCausalLM"
+        " Llama4ForConditionalGeneration"
         " LongcatFlashForCausalLM MiniMaxM3SparseForCausalLM MiniMaxM3SparseForConditionalGeneration"
         " MossVLForConditionalGeneration Qwen2MoeForCausalLM Qwen3ASRForConditionalGeneration Qwen3ForCausalLM"
         " Qwen3ForRewardModel Qwen3ForSequenceClassification Qwen3Model Qwen3NextForCausalLM"

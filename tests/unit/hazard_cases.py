@@ -392,6 +392,31 @@ CASES: tuple[Case, ...] = (
         ),
     ),
     Case(
+        "LNC109", "0.5.15", {"args.tp_size": 4, "args.ep_size": 3}, severity="error", name="a remainder",
+        near=(
+            Near("divides", {"args.ep_size": 2}),
+            Near("all of it", {"args.ep_size": 4}),
+            Near("grows later", {"args.elastic_ep_backend": "mooncake"}),
+        ),
+    ),
+    Case(
+        "LNC109", "0.5.23", {"args.tp_size": 2, "args.ep_size": 4}, severity="error", name="more than TP",
+        near=(Near("no EP", {"args.ep_size": 1}),),
+    ),
+    Case(
+        "LNC110", "0.5.15", {"gpu.count": 4, "args.pp_size": 1}, severity="error",
+        near=(
+            Near("as many as there are", {"gpu.count": 8}),
+            Near("two nodes", {"args.nnodes": 2}),
+            Near("Ray places the ranks", {"args.use_ray": True}),
+            Near("no GPUs that are numbered", {"gpu.platform": "cpu"}),
+        ),
+    ),
+    Case(
+        "LNC110", "0.5.15", {"gpu.count": 8, "args.pp_size": 1, "args.dp_size": 2}, severity="error", name="copies",
+        near=(Near("DP attention shares the ranks", {"args.enable_dp_attention": True}),),
+    ),
+    Case(
         "LNC201", "0.5.15", {"args.num_continuous_decode_steps": 4}, severity="warning",
         given=("num_continuous_decode_steps",),
         near=(Near("not set", {"args.num_continuous_decode_steps": 1}, given=()),),

@@ -30,6 +30,7 @@ def launch_of(case: Case, near: Near | None = None, fix: Mapping[str, Any] | Non
         name: Fact(value, "given" if name.removeprefix("args.") in given else "resolved")
         for name, value in values.items()
     }
+    facts |= {name: Fact(fact.value, "assumed") for name, fact in facts.items() if name.startswith("gpu.")}
     for field, value in (fix or {}).items():
         facts[f"args.{field}"] = Fact(DEFAULTS[field], "default") if value is None else Fact(value, "given")
     return Launch(facts, env=env, source=source(release))
