@@ -235,6 +235,8 @@ def _secret_env() -> dict[str, str]:
 
 
 def _say(line: str) -> None:
-    """Progress on one line, for people at a terminal only."""
+    """Progress on stderr: on one line at a terminal, else a line each."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{line}\r", end="", file=sys.stderr, flush=True)
+    elif line:
+        print(line, file=sys.stderr, flush=True)

@@ -179,7 +179,8 @@ def _rules(form: str) -> int:
         ]
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return 0
-    table = ((rule.id, rule.severity.value, rule.summary) for rule in rules)
+    table = [(rule.id, rule.severity.value, rule.summary) for rule in rules]
+    table.append(("SGL001", "error", "SGLang refuses this launch in resolution"))
     render.table_of(table, ("id", "severity", "what"), render.console())
     return 0
 

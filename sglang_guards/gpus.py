@@ -110,6 +110,14 @@ _ALIASES = {
     "3090": "RTX3090",
     "DGXSPARK": "GB10",
 }
+_SPELLED = {
+    "A10040GB": "A100-40GB",
+    "H100PCIE": "H100-PCIe",
+    "H100NVL": "H100-NVL",
+    "H203E": "H20-3e",
+    "THOR": "Thor",
+    "RTX6000ADA": "RTX-6000-Ada",
+}
 #: More than a rack holds (72) is a typing error.
 _MOST = 128
 
@@ -125,18 +133,32 @@ def parse(text: str) -> Gpu:
     """``4xRTX-PRO-6000`` -> Gpu; raises `CouldNotCheck` when the text or the name is not known."""
     match = re.fullmatch(r"\s*(\d+)\s*[x×*]\s*(\S.*?)\s*", text, re.IGNORECASE)
     if match is None:
+        name = spelled(_key(text)) if _key(text) in TABLE else "H200"
         raise CouldNotCheck(
             f"--gpu {text!r} is not of the form COUNTxNAME",
-            "write the GPUs of one node, such as --gpu 8xH200",
+            f"write how many one node has, such as --gpu 8x{name}",
         )
     count, key = int(match[1]), _key(match[2])
+    if re.match(r"\d+\s*[x×*]", match[2]):
+        raise CouldNotCheck(
+            f"--gpu {text!r} counts twice",
+            "give the GPUs of one node; --nnodes in the launch says how many nodes",
+        )
     if not 1 <= count <= _MOST:
         raise CouldNotCheck(f"--gpu {text!r} asks for {count} GPUs per node", f"give 1 to {_MOST}")
     if key not in TABLE:
-        near = difflib.get_close_matches(key, TABLE, n=3)
+        near = [spelled(name) for name in difflib.get_close_matches(key, TABLE, n=3)]
         hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise CouldNotCheck(f"--gpu names an unknown GPU {match[2]!r}", f"{hint}known: {', '.join(TABLE)}")
+        known = ", ".join(spelled(name) for name in TABLE)
+        raise CouldNotCheck(f"--gpu names an unknown GPU {match[2]!r}", f"{hint}known: {known}")
     return _counted(TABLE[key], count)
+
+
+def spelled(key: str) -> str:
+    """A key of the table as people write it: RTXPRO6000 -> RTX-PRO-6000."""
+    return _SPELLED.get(
+        key, re.sub(r"^RTX(PRO)?(\d+)", lambda m: "RTX-" + ("PRO-" if m[1] else "") + m[2], key)
+    )
 
 
 def _counted(gpu: Gpu, count: int, **changes: Any) -> Gpu:

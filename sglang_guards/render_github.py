@@ -6,12 +6,15 @@ is escaped: a file name with a line break in it must not become a command of its
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from sglang_guards import command
 from sglang_guards.render import verdict_line
 from sglang_guards.report import Finding, Report, Severity
 
+_LAUNCH = re.compile(r"^[^#]*\bsglang(\.launch_server|[ ,\"']+serve)\b")
 _LEVEL = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
 
 
@@ -36,9 +39,19 @@ def annotation(level: str, message: str, title: str, at: str = "") -> str:
 
 
 def place(at: str) -> tuple[str, int | None]:
-    """``launch.sh:3`` -> its file and line (from 1); without a line the whole text is the file."""
+    """``launch.sh:3`` -> its file and line (from 1); without a line the first that starts SGLang, if it is found."""
     file, _, line = at.rpartition(":")
-    return (file, int(line)) if file and line.isdecimal() and int(line) > 0 else (at, None)
+    if file and line.isdecimal() and int(line) > 0:
+        return file, int(line)
+    return at, _launch_line(at)
+
+
+def _launch_line(file: str) -> int | None:
+    try:
+        lines = Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
+    except (OSError, ValueError):
+        return None
+    return next((number for number, line in enumerate(lines, 1) if _LAUNCH.search(line)), None)
 
 
 def _lines(report: Report, at: str) -> Iterator[str]:

@@ -87,7 +87,6 @@ ROWS: tuple[Row, ...] = (
     Row("LNC102", {"reduce_scatterv_sums": True, "shared_expert_tp1_overcounted": True}),
     Row("LNC103", {"tbo_refuses_enforced_fusion": False, "tbo_pads_request_ids": False}),
     Row("LNC107", {"moe_sum_ignores_determinism": True}),
-    Row("LNC109", {"moe_tp_is_floor": True}),
     Row("LNC201", {"num_continuous_decode_steps_read": False}, None, "--num-continuous-decode-steps"),
     Row("LNC201", {"triton_attention_reduce_in_fp32_read": False}, None, "--triton-attention-reduce-in-fp32"),
 )

@@ -54,9 +54,20 @@ def test_a_near_name_is_suggested() -> None:
     assert "MI355X" in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [("a100-40gb", "8xA100-40GB"), ("2x8xH200", "--nnodes"), ("4xRTX PRO 600", "RTX-PRO-6000")],
+)
+def test_hints_spell_names_as_people_do(typed: str, said: str) -> None:
+    with pytest.raises(CouldNotCheck) as caught:
+        gpus.parse(typed)
+    assert said in caught.value.hint
+
+
 def test_every_entry_is_found_by_its_own_name() -> None:
     for key, gpu in gpus.TABLE.items():
         assert gpus.parse(f"2x{key}").name == gpu.name
+        assert gpus.parse(f"2x{gpus.spelled(key)}").name == gpu.name
         assert gpu.memory_gib > 10
         assert gpu.units > 0
         assert (gpu.sm is None) == (gpu.platform == "hip") == bool(gpu.arch)

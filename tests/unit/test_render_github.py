@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,3 +75,11 @@ def test_every_text_stays_one_line_and_comes_back(message: str, title: str) -> N
     assert "\r" not in line
     level, properties, data = runner_reads(line)
     assert (level, plain(properties["title"]), data) == ("error", title, message)
+
+
+def test_without_a_line_the_annotation_stands_where_sglang_is_started(tmp_path: Path) -> None:
+    file = tmp_path / "launch.sh"
+    file.write_text("#!/bin/sh\n# python -m sglang.launch_server, see the wiki\nset -e\nexec sglang serve --tp 4\n")
+    assert place(str(file)) == (str(file), 4)
+    file.write_text("echo nothing\n")
+    assert place(str(file)) == (str(file), None)
