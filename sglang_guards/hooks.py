@@ -16,6 +16,7 @@ import os
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import entry_points
 from typing import Any
 
 from sglang_guards import compat, wrap
@@ -48,13 +49,17 @@ def _is_worker() -> bool:
 
 
 def _attach_validator() -> None:
-    """Through SGLang's registry, so that a plugin that replaces the whole class is wrapped, too."""
+    """In place where we are the only plugin, which is cheap; beside others through SGLang's registry, which wraps
+    what they put in the place of the method or of the whole class."""
+    if not _exists(compat.VALIDATOR_TARGET):
+        warn("sglang-guards: no validation: %s is not in this SGLang", compat.VALIDATOR_TARGET)
+        return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    if _exists(compat.VALIDATOR_TARGET):
+    others = getattr(HookRegistry, "_hooks", True) or len(entry_points(group="sglang.srt.plugins")) > 1
+    owner = pkgutil.resolve_name(compat.SERVER_ARGS)
+    if others or not wrap.after(owner, compat.VALIDATOR, after_check_server_args):
         HookRegistry.register(compat.VALIDATOR_TARGET, after_check_server_args, HookType.AFTER)
-    else:
-        warn("sglang-guards: no validation: %s is not in this SGLang", compat.VALIDATOR_TARGET)
 
 
 def _attach_auto_enable() -> None:

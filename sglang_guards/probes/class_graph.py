@@ -20,9 +20,9 @@ from sglang_guards.source import Code, Source
 MODELS = "sglang/srt/models"
 _MODULE = "sglang.srt.models"
 _IMPORT = re.compile(r"from (sglang\.srt\.models[\w.]*) import (\([^)]*\)|[^\n(]+)")
-#: `import sglang.srt.models.name as other`, for one `other`.
-_WHOLE = r"^import sglang\.srt\.models\.([\w.]+) as {name}$"
+_WHOLE = re.compile(r"import sglang\.srt\.models\.([\w.]+) as (\w+)")
 _ASSIGNED = re.compile(r"\w+[ ]*(?::[^=\n]+)?=(?!=)")
+_TOP = re.compile(r"^(?:(class|def) (\w+)|(\w+)[ ]*(?::[^=\n]+)?=(?!=))", re.MULTILINE)
 #: Calls that hold the layers of a model; a class that is built inside one of them is an element of the stack.
 STACKS = frozenset({"make_layers", "make_layers_non_pp", "ModuleList"})
 
@@ -79,6 +79,7 @@ class Graph:
         self.source = source
         self._names: dict[tuple[str, str], Any] = {}
         self._imports: dict[str, Mapping[str, tuple[str, str]]] = {}
+        self._tops: dict[str, Mapping[tuple[str, str], int]] = {}
         self._blocks: dict[Cls, tuple[int, str]] = {}
 
     # -- where things are -----------------------------------------------------------------------------------
@@ -130,16 +131,16 @@ class Graph:
                     parts = item.split()
                     if parts:
                         table[parts[-1]] = (target, parts[0])
+            for place in _places(text, f"import {_MODULE}."):
+                if whole := _WHOLE.match(text, place):
+                    table[whole[2]] = (f"{MODELS}/.py", whole[1].replace(".", "/"))
             self._imports[rel] = table
         return self._imports[rel]
 
     def module(self, rel: str, name: str) -> str | None:
         """The file of a model module that is imported whole, in either of the two ways to write that."""
         target, there = self.imports(rel).get(name, ("", ""))
-        if target == f"{MODELS}/.py":
-            return f"{MODELS}/{there}.py"
-        found = re.search(_WHOLE.format(name=re.escape(name)), self.source.text(rel) or "", re.MULTILINE)
-        return f"{MODELS}/{found[1].replace('.', '/')}.py" if found else None
+        return f"{MODELS}/{there}.py" if target == f"{MODELS}/.py" else None
 
     def named(self, rel: str, dotted: str) -> Cls | Fn | Classes | None:
         """`resolve` for `Name` and for `module.Name`."""
@@ -162,19 +163,28 @@ class Graph:
         text = self.source.text(rel)
         if text is None or not name or depth > 6:
             return None
-        for word, kind in (("class ", Cls), ("def ", Fn)):
-            if _head(text, word + name) is not None:
-                return kind(rel, name)
+        heads = self._heads(rel)
+        if ("class", name) in heads:
+            return Cls(rel, name)
+        if ("def", name) in heads:
+            return Fn(rel, name)
         if name in self.imports(rel):
             target, there = self.imports(rel)[name]
             return self.resolve(target, there, depth + 1)
-        place = _head(text, name)
-        if place is None or not _ASSIGNED.match(text, place):
+        place = heads.get(("", name))
+        if place is None:
             return None
         value = getattr(parse_at(text, place, 0), "value", None)
         names = [n.id for n in walk(value) if isinstance(n, ast.Name)] if value is not None else []
         resolved = [self.resolve(rel, n, depth + 1) for n in names if n != name]
         return frozenset(f for f in resolved if isinstance(f, Cls))
+
+    def _heads(self, rel: str) -> Mapping[tuple[str, str], int]:
+        """Where the classes, functions and assigned names of a module begin; of several the last, which counts."""
+        if rel not in self._tops:
+            found = _TOP.finditer(self.source.text(rel) or "")
+            self._tops[rel] = {(m[1] or "", m[2] or m[3]): m.start() for m in found}
+        return self._tops[rel]
 
     # -- classes --------------------------------------------------------------------------------------------
 

@@ -34,6 +34,8 @@ def scenario(asked: dict[str, Any]) -> dict[str, Any]:
     from sglang.srt.plugins import load_plugins
     from sglang.srt.server_args import prepare_server_args
 
+    if asked.get("beside"):
+        sys.path.insert(0, str(Path(__file__).parent / "beside"))
     load_plugins()
     answer: dict[str, Any] = {"raised": None, "text": ""}
     try:
@@ -46,6 +48,7 @@ def scenario(asked: dict[str, Any]) -> dict[str, Any]:
         copy = pickle.loads(pickle.dumps(server_args))
         view = compat.view(server_args)
         answer |= {
+            "replaced": bool(getattr(sys.modules.get("replaces_check"), "CALLS", None)),
             "flag": getattr(view, FLAG, None),
             "worker_flag": getattr(compat.view(copy), FLAG, None),
             "fusion": getattr(view, "flashinfer_allreduce_fusion_backend", None)

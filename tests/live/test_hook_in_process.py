@@ -18,6 +18,8 @@ RELEASES = WITH_PLUGINS if os.environ.get("SGLANG_GUARDS_MATRIX") == "all" else 
 BASE = ["--model-path", QWEN3, "--tp", "4"]
 DETERMINISTIC = [*BASE, FLAG, "--enable-deterministic-inference"]
 
+BOTH = {"SGLANG_PLUGINS": "sglang_guards,replaces_check"}
+
 SCENARIOS: dict[str, dict[str, Any]] = {
     "good": {"argv": BASE, "gpu": "4xH100"},
     "refused": {"argv": DETERMINISTIC, "gpu": "4xH100"},
@@ -39,6 +41,8 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "sm100": {"argv": [*BASE, FLAG], "gpu": "4xB200"},
     "sm120": {"argv": [*BASE, FLAG], "gpu": "4xRTX-PRO-6000"},
     "hip": {"argv": [*BASE, FLAG], "gpu": "4xMI300X"},
+    "beside": {"argv": DETERMINISTIC, "gpu": "4xH100", "beside": True, "env": BOTH},
+    "beside-good": {"argv": BASE, "gpu": "4xH100", "beside": True, "env": BOTH},
     "twice": {"argv": [*BASE, FLAG], "gpu": "4xH100", "times": 2},
 }
 
@@ -122,3 +126,10 @@ def test_gpu_kinds(run: dict[str, Any]) -> None:
 
 def test_a_second_validation_says_nothing_new(run: dict[str, Any]) -> None:
     assert len([line for line in run["twice"]["log"] if " armed (" in line]) == 1
+
+
+def test_a_plugin_that_replaces_the_method_is_wrapped(run: dict[str, Any]) -> None:
+    assert run["beside"]["raised"] == "LaunchRefused"
+    assert run["beside-good"]["raised"] is None
+    assert run["beside-good"]["replaced"]
+    assert "armed" in said(run["beside-good"])

@@ -79,7 +79,9 @@ def test_every_text_stays_one_line_and_comes_back(message: str, title: str) -> N
 
 def test_without_a_line_the_annotation_stands_where_sglang_is_started(tmp_path: Path) -> None:
     file = tmp_path / "launch.sh"
-    file.write_text("#!/bin/sh\n# python -m sglang.launch_server, see the wiki\nset -e\nexec sglang serve --tp 4\n")
+    file.write_text(
+        "#!/bin/sh\n# python -m sglang.launch_server, see the wiki\nset -e\nexec sglang serve --tp 4\n"
+    )
     assert place(str(file)) == (str(file), 4)
     file.write_text("echo nothing\n")
     assert place(str(file)) == (str(file), None)
