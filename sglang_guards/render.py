@@ -19,6 +19,7 @@ from sglang_guards.summary import summary_rows
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
     from rich.text import Text
 
 #: Formats of `check`.
@@ -168,7 +169,7 @@ def _flags(rows: Iterable[FlagVerdict], to: Console, width: int) -> None:
     for row in rows:
         why = f"{row.why}\n({row.source})" if row.source else row.why
         table.add_row(row.flag, row.asked, row.outcome, why)
-    to.print(table)
+    _unpadded(table, to)
 
 
 def _notes(report: Report, to: Console, width: int, verbose: bool) -> None:
@@ -293,4 +294,11 @@ def table_of(rows: Iterable[tuple[Any, ...]], heads: tuple[str, ...], to: Consol
     table.add_column(heads[-1], overflow="fold")
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
-    to.print(table)
+    _unpadded(table, to)
+
+
+def _unpadded(table: Table, to: Console) -> None:
+    """The table without the spaces that fill its last column: people copy lines, and files keep them."""
+    with to.capture() as shown:
+        to.print(table)
+    to.file.write("".join(line.rstrip(" ") + "\n" for line in shown.get().splitlines()))

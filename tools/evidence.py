@@ -119,8 +119,8 @@ RUNS: Mapping[str, Run] = {
     ),
     "overhead": Run(
         "What the hook costs at start-up",
-        "Median over fresh processes of real SGLang: the launcher registers and validates one launch, a worker only "
-        "registers. A request pays nothing.",
+        "Medians over fresh processes of real SGLang. Launcher: what the plugin adds to SGLang's load_plugins(), and "
+        "the first validation of a launch. Worker: what the plugin adds to the same. A request pays nothing.",
         ["benchmarks/bench_overhead.py", *_OVERHEAD],
         _overhead,
         ("SGLang", "launcher", "each worker"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from importlib import resources
 from typing import Any
 
@@ -139,3 +141,14 @@ def test_the_example_on_later_releases(release: str) -> None:
     for report in (plain, ep):
         jsonschema.validate(report, SCHEMA)
         assert report["internal"] == []
+
+
+def test_the_report_in_the_readme_is_what_the_command_says() -> None:
+    readme = (EXAMPLE.parents[1] / "README.md").read_text(encoding="utf-8")
+    block = re.search(
+        r"```console\n\$ sglang-guards (check .*?[^\\])\n(sglang-guards .*?)```", readme, re.DOTALL
+    )
+    assert block is not None
+    done = cli("0.5.15", *shlex.split(block[1].replace("\\\n", " ")), COLUMNS="110")
+    said = re.sub(r" · [\d.]+ s$", "", done.stdout, flags=re.MULTILINE)
+    assert said.split() == block[2].split()
