@@ -56,9 +56,9 @@ def _attach_validator() -> None:
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    others = getattr(HookRegistry, "_hooks", True) or len(entry_points(group="sglang.srt.plugins")) > 1
+    alone = not getattr(HookRegistry, "_hooks", True) and len(entry_points(group="sglang.srt.plugins")) < 2
     owner = pkgutil.resolve_name(compat.SERVER_ARGS)
-    if others or not wrap.after(owner, compat.VALIDATOR, after_check_server_args):
+    if not (alone and wrap.after(owner, compat.VALIDATOR, after_check_server_args)):
         HookRegistry.register(compat.VALIDATOR_TARGET, after_check_server_args, HookType.AFTER)
 
 
@@ -90,15 +90,21 @@ def _attach_auto_method() -> None:
 
 
 def _around_auto_enable(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    from sglang_guards import auto_enable
-
+    try:
+        from sglang_guards import auto_enable
+    except Exception as error:  # SGLang's own answer must not be lost with ours
+        warn("sglang-guards: the auto-enable list is not active: %s: %s", type(error).__name__, error)
+        return original(*args, **kwargs)
     return auto_enable.around_auto_enable(original, *args, **kwargs)
 
 
 def after_model_adjustments(result: Any, server_args: Any, *args: Any, **kwargs: Any) -> None:
     """AFTER hook of the auto-enable slot up to 0.5.14."""
-    from sglang_guards import auto_enable
-
+    try:
+        from sglang_guards import auto_enable
+    except Exception as error:
+        warn("sglang-guards: the auto-enable list is not active: %s: %s", type(error).__name__, error)
+        return
     auto_enable.after_model_adjustments(server_args)
 
 

@@ -65,3 +65,13 @@ def test_children_that_sglang_starts_as_workers_are_recognised(module: str, expe
     child.start()
     child.join()
     assert child.exitcode == expected
+
+
+def test_a_broken_list_leaves_sglang_its_own_answer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "sglang_guards.auto_enable", None)  # importing it raises
+    monkeypatch.delattr("sglang_guards.auto_enable", raising=False)
+    assert hooks._around_auto_enable(lambda view: {"a": view}, 1) == {"a": 1}
+    hooks.after_model_adjustments(None, object())
+    assert caplog.text.count("auto-enable list is not active") == 2
