@@ -26,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if sys.stdout is None:  # closed by the caller
         return _unwritable("it is closed")
+    _never_fail_on_a_letter()
     try:
         code = _run(words)
         sys.stdout.flush()
@@ -44,6 +45,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
         message = f"internal error at {place}: {type(error).__name__}: {error}"
         return _trouble(message, "this is a fault of sglang-guards; report it with the command", words)
+
+
+def _never_fail_on_a_letter() -> None:
+    """An output that is ASCII shows other letters escaped, in place of no report at all."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
 
 
 #: What writing to a full or broken standard output raises.

@@ -49,15 +49,24 @@ def spec_with(
 class _Finder(importlib.abc.MetaPathFinder):
     def __init__(self, name: str, callback: Callable[[], None]) -> None:
         self.name, self.callback = name, callback
+        self._looking = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self.name:
+        if fullname != self.name or self._looking:
             return None
+        self._looking = True  # the other finders are asked next, this one among them
+        try:
+            return spec_with(fullname, self._executed, path, target)
+        finally:
+            self._looking = False
+
+    def _executed(self) -> None:
+        """Only now is the finder done: whoever looks for the module may not import it, and an import may fail."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
-        return spec_with(fullname, self.callback, path, target)
+        self.callback()
 
 
 class _Loader(importlib.abc.Loader):

@@ -22,14 +22,17 @@ PTH_NAME = "sglang_guards_legacy.pth"
 _FINDER = f"""\
 if not any(type(f).__name__ == "SglangGuardsLegacy" for f in sys.meta_path):
     class SglangGuardsLegacy:
+        looking = False
         def find_spec(self, name, path=None, target=None):
-            if name == "{SERVER_ARGS}":
-                sys.meta_path.remove(self)
+            if name == "{SERVER_ARGS}" and not self.looking:
+                self.looking = True
                 try:
                     from sglang_guards.legacy import spec_of
                     return spec_of(name, path, target)
                 except Exception:
                     return None
+                finally:
+                    self.looking = False
     sys.meta_path.insert(0, SglangGuardsLegacy())
 """
 #: One physical line: a .pth file runs line by line, and only lines that start with `import`.

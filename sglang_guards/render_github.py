@@ -6,15 +6,17 @@ is escaped: a file name with a line break in it must not become a command of its
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from sglang_guards import command
 from sglang_guards.render import verdict_line
 from sglang_guards.report import Finding, Report, Severity
 
-_LAUNCH = re.compile(r"^[^#]*\bsglang(\.launch_server|[ ,\"']+serve)\b")
+#: A line that starts SGLang, as against one that speaks of it.
+_LAUNCH = re.compile(r"^(?!\s*(?:echo|printf|pip|#))[^#]*\bsglang(?:\.launch_server|[ ,\"']+serve)\b")
+_MOST_READ = 1 << 20
 _LEVEL = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
 
 
@@ -41,14 +43,17 @@ def annotation(level: str, message: str, title: str, at: str = "") -> str:
 def place(at: str) -> tuple[str, int | None]:
     """``launch.sh:3`` -> its file and line (from 1); without a line the first that starts SGLang, if it is found."""
     file, _, line = at.rpartition(":")
-    if file and line.isdecimal() and int(line) > 0:
+    if file and line.isdecimal() and len(line) < 10 and int(line) > 0:
         return file, int(line)
     return at, _launch_line(at)
 
 
 def _launch_line(file: str) -> int | None:
     try:
-        lines = Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
+        if not os.path.isfile(file):  # a pipe would be waited for
+            return None
+        with open(file, encoding="utf-8", errors="replace") as script:
+            lines = script.read(_MOST_READ).splitlines()
     except (OSError, ValueError):
         return None
     return next((number for number, line in enumerate(lines, 1) if _LAUNCH.search(line)), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 from urllib.parse import quote
 
@@ -102,7 +103,7 @@ def _result(finding: Finding, index: int, at: str) -> dict[str, Any]:
 def _physical(at: str) -> dict[str, Any]:
     file, line = place(at)
     return {
-        "artifactLocation": {"uri": quote(file.replace("\\", "/")), "uriBaseId": "%SRCROOT%"},
+        "artifactLocation": {"uri": quote(os.fsencode(file.replace("\\", "/"))), "uriBaseId": "%SRCROOT%"},
         "region": {"startLine": line or 1},
     }
 

@@ -126,7 +126,7 @@ class Graph:
                 None, (_IMPORT.match(text, place) for place in _places(text, f"from {_MODULE}"))
             ):
                 module = found[1].removeprefix(_MODULE).lstrip(".")
-                target = f"{MODELS}/{module.replace('.', '/')}.py"
+                target = self._file(module.replace(".", "/"))
                 for item in re.sub(r"#[^\n]*", "", found[2]).strip("()").split(","):
                     parts = item.split()
                     if parts:
@@ -136,6 +136,11 @@ class Graph:
                     table[whole[2]] = (f"{MODELS}/.py", whole[1].replace(".", "/"))
             self._imports[rel] = table
         return self._imports[rel]
+
+    def _file(self, module: str) -> str:
+        """The file of a module, or of a package."""
+        package = f"{MODELS}/{module}/__init__.py"
+        return package if module and self.source.exists(package) else f"{MODELS}/{module}.py"
 
     def module(self, rel: str, name: str) -> str | None:
         """The file of a model module that is imported whole, in either of the two ways to write that."""

@@ -294,7 +294,8 @@ def trtllm_piecewise(rule: Rule, launch: Launch) -> Iterator[Finding]:
     needs=("args.tp_size", "args.ep_size", "source.moe_tp_is_floor"),
     evidence=(),
     applies=lambda launch: (
-        int(launch.get("args.ep_size") or 1) > 1 and not launch.get("args.elastic_ep_backend")
+        launch.get("args.ep_size") not in (None, 1)
+        and not any(launch.get(f"args.{name}") for name in ("elastic_ep_backend", "encoder_only"))
     ),
 )
 def ep_divides_tp(rule: Rule, launch: Launch) -> Iterator[Finding]:
@@ -302,7 +303,7 @@ def ep_divides_tp(rule: Rule, launch: Launch) -> Iterator[Finding]:
 
     ## What it checks
     TP is a multiple of EP times MoE data parallelism, and the installed source divides without asking. Elastic EP,
-    which starts with fewer ranks, is left alone.
+    which starts with fewer ranks, and an encoder server, which has no EP, are left alone.
 
     ## Why it matters
     MoE TP is TP // EP // MoE-DP. With EP above TP it is 0 and the launcher divides by it; with a remainder the
@@ -316,13 +317,13 @@ def ep_divides_tp(rule: Rule, launch: Launch) -> Iterator[Finding]:
     """
     tp, ep = int(launch["args.tp_size"]), int(launch["args.ep_size"])
     ranks = tp // max(1, int(launch.get("args.moe_dp_size") or 1))
-    if ranks < 1 or ranks % ep == 0 or not launch["source.moe_tp_is_floor"]:
+    if ranks < 1 or (ep > 0 and ranks % ep == 0) or not launch["source.moe_tp_is_floor"]:
         return
-    best = max(size for size in range(1, ranks + 1) if ranks % size == 0 and size <= ep)
+    best = max((size for size in range(1, ranks + 1) if ranks % size == 0 and size <= ep), default=1)
     where = launch.where("source.moe_tp_is_floor")
     yield rule.finding(
         flags=typed(launch, "tp_size", "ep_size"),
-        fact=f"{ranks} ranks do not divide by EP {ep}: MoE TP is the quotient {ranks // ep} ({where})",
+        fact=f"{ranks} ranks do not divide by EP {ep}: MoE TP is their quotient, taken without a check ({where})",
         when="at start-up, before any weight is read",
         fix=Fix(f"set --ep-size {best}", {"ep_size": best}, "display"),
         evidence=(line(launch, "moe_tp_is_floor"),),
@@ -339,8 +340,7 @@ def ep_divides_tp(rule: Rule, launch: Launch) -> Iterator[Finding]:
     applies=lambda launch: (
         "gpu.count" in launch.facts
         and launch.fact("gpu.count").origin == "assumed"
-        and not launch.get("args.use_ray")
-        and not launch.get("args.elastic_ep_backend")
+        and not any(launch.get(f"args.{name}") for name in ("use_ray", "elastic_ep_backend", "encoder_only"))
     ),
 )
 def ranks_fit(rule: Rule, launch: Launch) -> Iterator[Finding]:
@@ -348,8 +348,8 @@ def ranks_fit(rule: Rule, launch: Launch) -> Iterator[Finding]:
 
     ## What it checks
     The node's share of TP × PP, times DP where that is not DP attention, counted from --base-gpu-id in steps of
-    --gpu-id-step, against the number in --gpu. Only `check --gpu` asks: at start-up a launcher may see fewer GPUs than
-    its ranks do (Ray).
+    --gpu-id-step (which spreads TP), against the number in --gpu. Only `check --gpu` asks: at start-up a launcher
+    may see fewer GPUs than its ranks do (Ray).
 
     ## Why it matters
     Each rank takes the GPU of its number.
@@ -364,9 +364,11 @@ def ranks_fit(rule: Rule, launch: Launch) -> Iterator[Finding]:
         return
     tp, pp, nodes = (max(1, int(launch[f"args.{name}"])) for name in ("tp_size", "pp_size", "nnodes"))
     copies = 1 if _dp_attention(launch) or nodes > 1 else max(1, int(launch["args.dp_size"]))
-    ranks = max(1, tp * pp // nodes) * copies
+    stages, width = max(1, pp // nodes), max(1, tp // max(1, nodes // pp))
+    ranks = stages * width * copies
     first, step = int(launch.get("args.base_gpu_id") or 0), max(1, int(launch.get("args.gpu_id_step") or 1))
-    needed = first + (ranks - 1) * step + 1
+    # The step spreads the ranks of TP only; stages lie TP apart, and copies of the model TP x PP x step.
+    needed = first + (copies - 1) * tp * pp * step + (stages - 1) * width + (width - 1) * step + 1
     if needed > int(launch["gpu.count"]):
         asked = {
             "tp_size": tp > 1, "pp_size": pp > 1, "dp_size": copies > 1, "nnodes": nodes > 1,

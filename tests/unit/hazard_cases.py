@@ -397,11 +397,25 @@ CASES: tuple[Case, ...] = (
             Near("divides", {"args.ep_size": 2}),
             Near("all of it", {"args.ep_size": 4}),
             Near("grows later", {"args.elastic_ep_backend": "mooncake"}),
+            Near("an encoder has no EP", {"args.encoder_only": True}),
         ),
     ),
     Case(
         "LNC109", "0.5.23", {"args.tp_size": 2, "args.ep_size": 4}, severity="error", name="more than TP",
         near=(Near("no EP", {"args.ep_size": 1}),),
+    ),
+    Case(
+        "LNC109", "0.5.15", {"args.tp_size": 4, "args.ep_size": 0}, severity="error", name="none",
+        near=(Near("no EP", {"args.ep_size": 1}),),
+    ),
+    Case(
+        "LNC110", "0.5.15", {"gpu.count": 4, "args.tp_size": 2, "args.pp_size": 2, "args.gpu_id_step": 3},
+        severity="error", name="steps",
+        near=(
+            Near("the step spreads TP only", {"args.tp_size": 1, "args.pp_size": 4}),
+            Near("fits", {"gpu.count": 6}),
+            Near("an encoder has no stages", {"args.encoder_only": True}),
+        ),
     ),
     Case(
         "LNC110", "0.5.15", {"gpu.count": 4, "args.pp_size": 1}, severity="error",

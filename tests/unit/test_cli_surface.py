@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -89,3 +91,16 @@ def test_all_releases_has_text_and_json_only(capsys: pytest.CaptureFixture[str])
 def test_a_near_miss_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["chekc"]) == 2
     assert "hint: did you mean check? see sglang-guards --help" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_an_ascii_output_shows_the_rules_escaped(form: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "sglang_guards", "rules", "--format", form],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "FMS101" in done.stdout

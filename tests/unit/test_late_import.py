@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import logging
 import sys
 from pathlib import Path
@@ -50,3 +51,25 @@ def test_a_missing_module_stays_missing() -> None:
     when_imported("no_such_module_of_ours", lambda: None)
     with pytest.raises(ModuleNotFoundError):
         __import__("no_such_module_of_ours")
+
+
+def test_a_look_without_an_import_and_a_failed_import_lose_nothing(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    before = list(sys.meta_path)
+    when_imported(package, lambda: seen.append("imported"))
+    when_imported(package, lambda: seen.append("twice"))
+    assert importlib.util.find_spec(package) is not None
+    file = tmp_path / f"{package}.py"
+    file.write_text("raise ImportError('not yet')\n", encoding="utf-8")
+    importlib.invalidate_caches()
+    with pytest.raises(ImportError):
+        __import__(package)
+    assert seen == []
+    file.write_text("VALUE = 12345\n", encoding="utf-8")
+    importlib.invalidate_caches()
+    __import__(package)
+    assert sorted(seen) == ["imported", "twice"]
+    assert sys.meta_path == before
+    del sys.modules[package]

@@ -83,5 +83,7 @@ def test_without_a_line_the_annotation_stands_where_sglang_is_started(tmp_path: 
         "#!/bin/sh\n# python -m sglang.launch_server, see the wiki\nset -e\nexec sglang serve --tp 4\n"
     )
     assert place(str(file)) == (str(file), 4)
-    file.write_text("echo nothing\n")
+    file.write_text("echo starting sglang serve\npip install sglang serve\n")
     assert place(str(file)) == (str(file), None)
+    assert place("/dev/zero") == ("/dev/zero", None)
+    assert place("launch.sh:" + "9" * 5000)[1] is None
