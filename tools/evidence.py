@@ -121,7 +121,7 @@ RUNS: Mapping[str, Run] = {
         "What the hook costs at start-up",
         "Medians over fresh processes of real SGLang. Launcher: what the plugin adds to SGLang's load_plugins(), and "
         "the first validation of a launch. Worker: what the plugin adds to the same. A request pays nothing.",
-        ["benchmarks/bench_overhead.py", *_OVERHEAD],
+        ["benchmarks/bench_overhead.py", *_OVERHEAD, "--repeat", "3"],
         _overhead,
         ("SGLang", "launcher", "each worker"),
         lambda rows: "SGLang's own start takes seconds.",
