@@ -31,14 +31,7 @@ ARGV = [
 
 def launcher() -> dict[str, float]:
     """Milliseconds of load_plugins() and of the first validation in a launcher; run in a fresh process."""
-    from sglang_guards import gpus, pose
-
-    pose.hide()
-    pose.warm_up()
-    pose.strike(gpus.parse("4xH100"))
-    import sglang.launch_server  # noqa: F401  (SGLang has imported this much when it loads plugins)
-
-    _forget_ours()
+    _pose()
     loaded = _load_plugins()
     if os.environ.get("SGLANG_PLUGINS"):
         return {"launcher": loaded}
@@ -57,14 +50,7 @@ def launcher() -> dict[str, float]:
 
 def worker() -> dict[str, float]:
     """Milliseconds of load_plugins() in a child that counts as SGLang's; run in a fresh process."""
-    from sglang_guards import gpus, pose
-
-    pose.hide()
-    pose.warm_up()
-    pose.strike(gpus.parse("4xH100"))
-    import sglang.launch_server  # noqa: F401
-
-    _forget_ours()
+    _pose()
 
     def run() -> None:
         """Stands for SGLang's scheduler, which cannot be imported without a GPU's packages."""
@@ -74,6 +60,18 @@ def worker() -> dict[str, float]:
     process._target = run
     multiprocessing.process._parent_process = process
     return {"worker": _load_plugins()}
+
+
+def _pose() -> None:
+    """This process as a launcher with GPUs is when SGLang loads plugins."""
+    from sglang_guards import gpus, pose
+
+    pose.hide()
+    pose.warm_up()
+    pose.strike(gpus.parse("4xH100"))
+    import sglang.launch_server  # noqa: F401
+
+    _forget_ours()
 
 
 def _load_plugins() -> float:

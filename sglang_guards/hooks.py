@@ -90,22 +90,24 @@ def _attach_auto_method() -> None:
 
 
 def _around_auto_enable(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    try:
-        from sglang_guards import auto_enable
-    except Exception as error:  # SGLang's own answer must not be lost with ours
-        warn("sglang-guards: the auto-enable list is not active: %s: %s", type(error).__name__, error)
-        return original(*args, **kwargs)
-    return auto_enable.around_auto_enable(original, *args, **kwargs)
+    ours = _auto_enable()
+    return ours.around_auto_enable(original, *args, **kwargs) if ours else original(*args, **kwargs)
 
 
 def after_model_adjustments(result: Any, server_args: Any, *args: Any, **kwargs: Any) -> None:
     """AFTER hook of the auto-enable slot up to 0.5.14."""
+    if ours := _auto_enable():
+        ours.after_model_adjustments(server_args)
+
+
+def _auto_enable() -> Any:
+    """The module, imported in the launcher only; None where that fails, so that SGLang keeps its own answer."""
     try:
         from sglang_guards import auto_enable
     except Exception as error:
         warn("sglang-guards: the auto-enable list is not active: %s: %s", type(error).__name__, error)
-        return
-    auto_enable.after_model_adjustments(server_args)
+        return None
+    return auto_enable
 
 
 def _attach_confirmation() -> None:

@@ -329,5 +329,5 @@ def replicated_dense(rule: Rule, launch: Launch) -> Iterator[Finding]:
         f"next layer without a look at that ({where})",
         when="from the first token: garbage text without a message",
         fix=fusion.forbid(launch),
-        evidence=(Evidence("source", where),),
+        evidence=(line(launch, "fusion_guards_scattered_mlp"),),
     )
