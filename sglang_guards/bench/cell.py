@@ -153,7 +153,7 @@ def origin(tree: Path, command: str) -> dict[str, Any]:
     import torch
     import triton
 
-    from sglang_guards.source import Source
+    from sglang_guards.source.tree import Source
 
     source = Source(tree / "sglang")
     return {

@@ -12,8 +12,8 @@ import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from sglang_guards.launch import Launch
-from sglang_guards.report import Evidence, Finding, Fix, Severity
+from sglang_guards.launch.facts import Launch
+from sglang_guards.report.model import Evidence, Finding, Fix, Severity
 
 #: Family prefix -> what the family is about. A family is one or more modules `rules/<family>*.py`, found by name.
 FAMILIES: Mapping[str, str] = {
@@ -50,8 +50,8 @@ class Rule:
         self,
         *,
         flags: Iterable[str],
-        fact: str,
-        when: str,
+        cause: str,
+        impact: str,
         fix: Fix | None,
         message: str | None = None,
         severity: Severity | None = None,
@@ -64,8 +64,8 @@ class Rule:
             severity=severity or self.severity,
             message=message or self.summary,
             flags=tuple(flags),
-            fact=fact,
-            when=when,
+            cause=fact,
+            impact=when,
             fix=fix,
             evidence=(*evidence, *self.evidence),
         )

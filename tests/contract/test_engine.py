@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from sglang_guards import source as engine
-from sglang_guards.probes.cut import block_ends, enclosing, parse_at
-from sglang_guards.source import Answer, Items, Source
+from sglang_guards.source.syntax.slicing import block_ends, enclosing, parse_at
+from sglang_guards.source.tree import Answer, Items, Source
 from tests.contract.tables import FUSED_MOE, KERNEL, Copy, source
 from tests.trees import RELEASES, tree
 
@@ -157,8 +157,12 @@ def test_every_probe_can_be_imported_and_is_documented() -> None:
 
 
 def test_every_module_with_probes_is_searched() -> None:
-    folder = PROJECT / "sglang_guards" / "probes"
-    holding = {path.stem for path in folder.glob("*.py") if "@probe(" in path.read_text(encoding="utf-8")}
+    folder = PROJECT / "sglang_guards" / "source"
+    holding = {
+        f"{path.parent.name}.{path.stem}"
+        for path in folder.glob("*/*.py")
+        if "@probe(" in path.read_text(encoding="utf-8")
+    }
     assert holding == set(engine.PROBE_MODULES)
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from sglang_guards.cli import main
-from sglang_guards.report import Finding, FlagVerdict, Report, Severity
+from sglang_guards.cli.main import main
+from sglang_guards.report.model import Finding, FlagVerdict, Report, Severity
 from tests.unit.reports import ERROR, INFO, WARNING, report
 
 SCHEMA = json.loads((resources.files("sglang_guards") / "schemas" / "diff.json").read_text(encoding="utf-8"))
@@ -44,7 +44,7 @@ def test_what_came_went_and_changed(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert [f["id"] for f in found["findings"]["gone"]] == ["FMS101"]
     assert found["findings"]["changed"] == [{"id": "FMS301", "a": "warning", "b": "info"}]
     assert [fact["name"] for fact in found["facts"]] == ["args.ep_size", "args.tp_size"]
-    assert found["flags"][0]["b"]["outcome"] == "ignored"
+    assert found["flags"][0]["b"]["effect"] == "ignored"
     assert (found["a"], found["b"]) == (
         {"sglang": "0.5.15", "verdict": "fail"},
         {"sglang": "0.5.23", "verdict": "pass"},

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from sglang_guards.landscape import verdicts
-from sglang_guards.landscape_text import asked
-from sglang_guards.launch import Fact, Launch
-from sglang_guards.report import FlagVerdict
+from sglang_guards.flag_table.rows import asked
+from sglang_guards.flag_table.table import verdicts
+from sglang_guards.launch.facts import Fact, Launch
+from sglang_guards.report.model import FlagVerdict
 from tests.contract.tables import source
 from tests.unit.hazard_cases import BASE
 
@@ -61,9 +61,9 @@ def test_a_missing_fact_is_named_and_costs_one_row() -> None:
     made = launch(given=("moe_a2a_backend",), moe_a2a_backend="deepep")
     known = {name: fact for name, fact in made.facts.items() if name != "model.is_moe"}
     rows = {r.flag: r for r in verdicts(Launch(known, source=made.source))}
-    assert rows["--moe-a2a-backend"].outcome == "unknown"
+    assert rows["--moe-a2a-backend"].effect == "unknown"
     assert "model.is_moe" in rows["--moe-a2a-backend"].why
-    assert rows["--schedule-policy"].outcome == "active"
+    assert rows["--schedule-policy"].effect == "active"
 
 
 def test_a_flag_that_the_release_lacks_has_no_row() -> None:
@@ -129,13 +129,13 @@ def test_a_flag_that_the_release_lacks_has_no_row() -> None:
         ("--mem-fraction-static", "active", "0.8 of", {"given": ("mem_fraction_static",), "mem_fraction_static": 0.8}),
         ("--cuda-graph-max-bs-decode", "auto-enabled", "256", {}),
         ("--cuda-graph-backend-prefill", "off", "without a CUDA graph", {}),
-        ("--enable-deterministic-inference", "active", "LNC107",
+        ("--enable-deterministic-inference", "active", "DET101",
          {"release": "0.5.12", "given": ("enable_deterministic_inference",), "enable_deterministic_inference": True}),
     ],
 )  # fmt: skip
 def test_the_row(flag: str, outcome: str, words: str, args: dict[str, Any]) -> None:
     found = row(flag, launch(**args))
-    assert (found.outcome, words in found.why) == (outcome, True), found
+    assert (found.effect, words in found.why) == (outcome, True), found
 
 
 def test_what_was_asked_is_shown_as_typed() -> None:
@@ -154,5 +154,5 @@ def test_what_was_asked_is_shown_as_typed() -> None:
 
 def test_a_row_that_breaks_does_not_cost_the_others() -> None:
     rows = {r.flag: r for r in verdicts(launch(schedule_conservativeness="odd"))}
-    assert rows["--schedule-conservativeness"].outcome == "unknown"
-    assert rows["--schedule-policy"].outcome == "active"
+    assert rows["--schedule-conservativeness"].effect == "unknown"
+    assert rows["--schedule-policy"].effect == "active"

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from sglang_guards import source
-from sglang_guards.bench.profile import Profile, save_profile
 from sglang_guards.judge import judge
-from sglang_guards.launch import Fact, Launch
-from sglang_guards.measured import shape_key, shape_keys, told
+from sglang_guards.launch.facts import Fact, Launch
+from sglang_guards.launch.measurements import shape_key, shape_keys, told
+from sglang_guards.launch.profile import Profile, save_profile
 from sglang_guards.settings import Settings
 from tests.trees import tree
 
