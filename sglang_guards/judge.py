@@ -9,6 +9,7 @@ from sglang_guards.launch.facts import Launch, MissingFact
 from sglang_guards.report.model import Finding, Ignored, Report, Severity, Skipped
 from sglang_guards.rules import Rule, all_rules
 from sglang_guards.settings import Settings, ignore_reason
+from sglang_guards.source.applied_patches import applied_patches
 
 
 def judge(launch: Launch, settings: Settings, rules: Sequence[Rule] | None = None) -> Report:
@@ -67,11 +68,12 @@ def _in_mode(finding: Finding, mode: str) -> Finding:
 def _target(launch: Launch) -> Mapping[str, object]:
     source = launch.source
     if source is None:
-        return {"sglang": "unknown", "path": None, "dev_build": False}
+        return {"sglang": "unknown", "path": None, "dev_build": False, "patches": []}
     return {
         "sglang": source.version,
         "path": str(source.root),
         "dev_build": "dev" in source.version or "+" in source.version,
+        "patches": list(applied_patches(source)),
     }
 
 

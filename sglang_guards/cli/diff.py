@@ -175,7 +175,7 @@ def _findings(found: Diff) -> Iterator[str]:
     for finding in found.new:
         yield f"  + {finding['severity']}[{finding['id']}] {finding['message']}"
         if finding["cause"]:
-            yield f"      fact  {finding['fact']}"
+            yield f"      cause {finding['cause']}"
         if finding["fix"]:
             yield f"      fix   {finding['fix']['text']}"
     for pair in found.changed:

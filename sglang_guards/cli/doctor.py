@@ -17,7 +17,7 @@ from typing import Any
 from sglang_guards import __version__, settings, source
 from sglang_guards.errors import CouldNotCheck
 from sglang_guards.legacy import PTH_NAME
-from sglang_guards.source.applied_patches import carried
+from sglang_guards.source.applied_patches import applied_patches
 
 GROUP = "sglang.srt.plugins"
 ENTRY = "sglang_guards"
@@ -101,7 +101,7 @@ def diagnose(env: Mapping[str, str] | None = None) -> Diagnosis:
     entry = _entry_point()
     legacy = _legacy_hook()
     notes = [*given.notes, *_notes(variables, given.mode, framework, entry, legacy)]
-    notes += [f"SGLang carries patch: {patch}" for patch in carried(found)]
+    notes += [f"SGLang carries patch: {patch}" for patch in applied_patches(found)]
     way = "none"
     if fired:
         way = "plugin" if framework and entry else "legacy-hook" if legacy else "plugin"

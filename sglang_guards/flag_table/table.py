@@ -72,10 +72,10 @@ def fused_sum(launch: Launch) -> FlagVerdict | None:
         return None
     on = launch[f"args.{_SUM}"] is True
     findings = _supposed(launch, {_SUM: True}, "FMS")
-    effect, acts = _sum_effect(launch, findings)
+    why, acts = _sum_effect(launch, findings)
     where = launch.where("source.gate_found") or declared(launch, _SUM)
     effect = ("active" if acts else "unknown" if acts is None else "ignored") if on else "off"
-    return row(launch, _SUM, effect, effect if on else f"if set: {effect}", where)
+    return row(launch, _SUM, effect, why if on else f"if set: {why}", where)
 
 
 def _sum_effect(launch: Launch, findings: list[Finding]) -> tuple[str, bool | None]:

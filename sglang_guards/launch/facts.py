@@ -27,7 +27,11 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from sglang_guards.launch import moe_layers
+from sglang_guards.launch.fact import Fact, MissingFact
 from sglang_guards.source.tree import Source
+
+__all__ = ["Fact", "Launch", "MissingFact"]
 
 #: Packages whose installed version decides something.
 PACKAGES = (
@@ -38,27 +42,6 @@ PACKAGES = (
     "sglang-kernel",
     "triton",
 )
-
-
-class MissingFact(LookupError):
-    """A rule asked for a fact that this launch does not have; the rule is then skipped, not passed."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
-
-
-@dataclass(frozen=True)
-class Fact:
-    """A value and where it came from.
-
-    `origin` is given (typed by the user), default, resolved (decided by SGLang), config (the checkpoint), source (the
-    installed SGLang's source), assumed (--gpu), machine (this host) or derived; `where` is a file:line or a reason.
-    """
-
-    value: Any
-    origin: str
-    where: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,8 +111,6 @@ class Launch:
 
 def _layers(which: str) -> Callable[[Launch], Mapping[str, Fact]]:
     def derive(launch: Launch) -> Mapping[str, Fact]:
-        from sglang_guards.launch import moe_layers
-
         return moe_layers.facts(launch, which)
 
     return derive

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from sglang_guards.launch.facts import Launch, MissingFact
 from sglang_guards.launch.profile import load_profile, shipped_results
+from sglang_guards.source.fingerprint import fingerprint as fingerprint_of
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def _own(launch: Launch, keys: tuple[str, ...]) -> Told | None:
     device = str(launch.get("gpu.name") or "")
     if not keys or not device or launch.source is None:
         return None
-    fingerprint = launch.source.fingerprint()
+    fingerprint = fingerprint_of(launch.source)
     profile = next(filter(None, (load_profile(device, fingerprint, key) for key in keys)), None)
     if profile is None:
         return None

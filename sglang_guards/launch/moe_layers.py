@@ -21,20 +21,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from sglang_guards.launch.checkpoint import is_ignored, text_config
-from sglang_guards.launch.facts import Fact, Launch
+from sglang_guards.launch.fact import Fact, Facts
 from sglang_guards.launch.moe_runner import Query, Runner, runner_of
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 
 
-def facts(launch: Launch, which: str) -> Mapping[str, Fact]:
+def facts(launch: Facts, which: str) -> Mapping[str, Fact]:
     """Facts of the `target` or `draft` layers, keyed ``<which>.<name>``."""
     made = _Layers(launch, which).facts()
     return {f"{which}.{name}": Fact(value, "derived", where) for name, (value, where) in made.items()}
 
 
 class _Layers:
-    def __init__(self, launch: Launch, which: str) -> None:
+    def __init__(self, launch: Facts, which: str) -> None:
         self.launch = launch
         self.draft = which == "draft"
         self.model = "draft_model" if self.draft else "model"

@@ -167,15 +167,3 @@ def _server(reader: _Reader) -> bool:
             f"the command runs {module or 'no module'}, not SGLang's server", f"give {_FORMS}"
         )
     raise CouldNotCheck(f"{reader.word!r} is not a launch of SGLang", f"give {_FORMS}")
-
-
-def shown(words: Sequence[str]) -> str:
-    """The command as one line to paste."""
-    return " ".join(_quoted(word) for word in words)
-
-
-def _quoted(word: str) -> str:
-    name, sign, value = word.partition("=")
-    if sign and _ASSIGNMENT.match(word):
-        return f"{name}={shlex.quote(value) if value else ''}"
-    return shlex.quote(word)

@@ -180,6 +180,8 @@ def _refusal(answer: Mapping[str, Any], launch: Launch) -> Finding:
         else "raised in resolution",
         impact="at start-up, before the weights are loaded",
         evidence=(Evidence("source", where),) if where else (),
+        summary="SGLang refuses the launch itself",
+        rule_severity=Severity.ERROR,
     )
 
 

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from sglang_guards.preflight import command_line
+from sglang_guards import shell
 from sglang_guards.report.model import Finding, Report, Severity
 from sglang_guards.report.text import verdict_line
 
@@ -66,7 +66,7 @@ def _lines(report: Report, at: str) -> Iterator[str]:
     for line in report.notes:
         yield annotation("notice", line, "sglang-guards", at)
     if report.corrected is not None:
-        yield annotation("notice", command_line.shown(report.corrected), "corrected command", at)
+        yield annotation("notice", shell.shown(report.corrected), "corrected command", at)
     yield verdict_line(report)
 
 

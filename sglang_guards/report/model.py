@@ -64,6 +64,9 @@ class Finding:
     impact: str = ""
     fix: Fix | None = None
     evidence: tuple[Evidence, ...] = ()
+    #: The rule's one-line summary and its own severity, whatever this finding says; formats describe the rule by them.
+    summary: str = ""
+    rule_severity: Severity | None = None
 
     @property
     def url(self) -> str:

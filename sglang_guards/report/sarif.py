@@ -7,8 +7,7 @@ import os
 from typing import Any
 from urllib.parse import quote
 
-from sglang_guards import __version__
-from sglang_guards.preflight import command_line
+from sglang_guards import __version__, shell
 from sglang_guards.report.github import place
 from sglang_guards.report.model import DOCS_URL, Finding, Report, Severity
 
@@ -33,8 +32,8 @@ def render(report: Report, at: str = "") -> str:
     properties = {
         "verdict": report.verdict,
         "sglang": str(report.target.get("sglang", "unknown")),
-        "launch": command_line.shown(report.argv),
-        "corrected": None if report.corrected is None else command_line.shown(report.corrected),
+        "launch": shell.shown(report.argv),
+        "corrected": None if report.corrected is None else shell.shown(report.corrected),
         "skipped": [s.id for s in report.skipped],
         "ignored": {i.id: i.reason for i in report.ignored},
     }
@@ -68,16 +67,13 @@ def _log(
 
 
 def _rule(finding: Finding) -> dict[str, Any]:
-    from sglang_guards.rules import all_rules
-
-    rule = next((rule for rule in all_rules() if rule.id == finding.id), None)
-    summary = rule.summary if rule is not None else "SGLang refuses the launch itself"
+    summary = finding.summary or finding.message
     return {
         "id": finding.id,
         "name": finding.name,
         "shortDescription": {"text": f"{summary[:1].upper()}{summary[1:]}."},
         "helpUri": finding.url,
-        "defaultConfiguration": {"level": _LEVEL[rule.severity if rule is not None else finding.severity]},
+        "defaultConfiguration": {"level": _LEVEL[finding.rule_severity or finding.severity]},
     }
 
 

@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
-from sglang_guards.preflight import command_line
+from sglang_guards import shell
 from sglang_guards.report.model import SCHEMA_VERSION, Finding, FlagVerdict, Report, Severity
 from sglang_guards.report.summary import summary_rows
 
@@ -90,7 +90,7 @@ def text(report: Report, to: Console, *, verbose: bool = False) -> None:
     to.print(verdict, soft_wrap=True)
     if report.corrected is not None:
         to.print("corrected command:", soft_wrap=True)
-        to.print("  " + command_line.shown(report.corrected), soft_wrap=True)
+        to.print("  " + shell.shown(report.corrected), soft_wrap=True)
 
 
 def _title(report: Report) -> str:
@@ -185,24 +185,12 @@ def _notes(report: Report, to: Console, width: int, verbose: bool) -> None:
     if verbose and report.passed:
         lines.append(("passed", ", ".join(report.passed)))
     if verbose:
-        lines += [("carries", f"patch: {patch}") for patch in _carried(report)]
+        lines += [("carries", f"patch: {patch}") for patch in report.target.get("patches", ())]
     for label, value in lines:
         for line in _labelled(f"{label:<8} ", value, width):
             to.print(line, soft_wrap=True)
     if lines:
         to.print()
-
-
-def _carried(report: Report) -> tuple[str, ...]:
-    """Patches of patches/ that the checked SGLang carries; empty where its source is not here."""
-    from pathlib import Path
-
-    from sglang_guards import source
-    from sglang_guards.source.applied_patches import carried
-
-    path = report.target.get("path")
-    found = source.find(Path(path)) if isinstance(path, str) and path else None
-    return () if found is None else carried(found)
 
 
 def counts(report: Report) -> str:

@@ -22,7 +22,11 @@ FAMILIES: Mapping[str, str] = {
     "RUN": "MoE runner backend",
     "QNT": "quantization shapes",
     "SPC": "speculative decoding",
-    "LNC": "launch landscape: scheduling, CUDA graph, attention",
+    "BLD": "what SGLang's own constructors refuse, and what does not fit",
+    "ATT": "attention backends",
+    "PAR": "parallel sizes, pipeline and data parallelism, overlap",
+    "DET": "deterministic inference",
+    "FLG": "flags that resolution switches off, or that nothing reads",
 }
 
 Check = Callable[[Launch], Iterator[Finding]]
@@ -64,10 +68,12 @@ class Rule:
             severity=severity or self.severity,
             message=message or self.summary,
             flags=tuple(flags),
-            cause=fact,
-            impact=when,
+            cause=cause,
+            impact=impact,
             fix=fix,
             evidence=(*evidence, *self.evidence),
+            summary=self.summary,
+            rule_severity=self.severity,
         )
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sglang_guards.hook import auto_enable
-from sglang_guards.launch import allreduce_fusion
+from sglang_guards.launch import allreduce_fusion, fusion_auto_enable
 from sglang_guards.launch.facts import Launch
 from sglang_guards.report.model import Evidence, Finding, Fix, Severity
 from sglang_guards.rules import Rule, rule
@@ -344,7 +343,7 @@ def could_be_on(rule: Rule, launch: Launch) -> Iterator[Finding]:
     At start-up the plugin switches it on and logs it; SGLANG_GUARDS_AUTO=0 forbids that. Without the plugin, set the
     flag.
     """
-    decision = auto_enable.decide(launch)
+    decision = fusion_auto_enable.decide(launch)
     if decision.field is None:
         return
     flag = "--" + decision.field.replace("_", "-")

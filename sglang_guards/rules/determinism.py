@@ -1,4 +1,4 @@
-"""LNC: deterministic mode where it does not hold, and flags that nothing reads."""
+"""DET: deterministic mode where it does not hold; FLG: flags that nothing reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LNC: parallelism, overlap, CUDA graph and determinism against the model."""
+"""PAR: parallel sizes, overlap and replication against the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rules about reported combinations (RUN, QNT, SPC, LNC) share."""
+"""What the rules about reported combinations (RUN, QNT, SPC, PAR, DET, FLG) share."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ PATCHES: dict[str, str] = {
 _SHIPPED = frozenset({"fusion_hybrid_ep_guarded", "zero_store_guarded"})
 
 
-def carried(source: Source) -> tuple[str, ...]:
+def applied_patches(source: Source) -> tuple[str, ...]:
     """Concerns of the patches that are in this tree; empty for a release as published."""
     found = [name for name in PATCHES if source.ask(name).value is True]
     return tuple(PATCHES[name] for name in found) if set(found) - _SHIPPED else ()

@@ -8,7 +8,6 @@ longer than everything else that happens at start-up.
 from __future__ import annotations
 
 import ast
-import hashlib
 import importlib
 import importlib.util
 import re
@@ -140,20 +139,6 @@ class Source:
             return Answer(None, None, f"cannot be parsed: {why.msg}")
         except Exception as why:  # a probe may never stop a server
             return Answer(None, None, f"probe {name} failed: {type(why).__name__}: {why}")
-
-    def fingerprint(self) -> str:
-        """Twelve hex digits over the files that decide the fused sum; equal trees give equal digits."""
-        from sglang_guards.source.probes import fused_sum_gate
-
-        digest = hashlib.sha256()
-        for candidates in (
-            fused_sum_gate.SEQUENCE_FILES,
-            fused_sum_gate.KERNEL_FILES,
-            fused_sum_gate.RUNNER_FILES,
-        ):
-            rel = self.first(*candidates)
-            digest.update(f"{rel}\0{self.text(rel) if rel else ''}\0".encode())
-        return digest.hexdigest()[:12]
 
     def flags(self) -> frozenset[str] | None:
         """Names of all server arguments that this tree knows (argparse's `dest`), None if none was found."""

@@ -10,7 +10,7 @@ import pytest
 from sglang_guards import source
 from sglang_guards.report import text
 from sglang_guards.report.model import Report
-from sglang_guards.source.applied_patches import PATCHES, carried
+from sglang_guards.source.applied_patches import PATCHES, applied_patches
 from tests.patches.made import EVERY, base_files, series
 from tests.trees import FLAG_RELEASES, tree
 
@@ -20,7 +20,7 @@ from patchseries import gitobjects, manifest, trees  # isort: skip
 def found(root: Path) -> tuple[str, ...]:
     tree_source = source.find(root)
     assert tree_source is not None
-    return carried(tree_source)
+    return applied_patches(tree_source)
 
 
 def with_patches(release: str, numbers: range, out: Path) -> Path:

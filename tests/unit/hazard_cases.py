@@ -1,4 +1,4 @@
-"""For each rule of RUN, QNT, SPC and LNC: a launch that fires it, and near misses that do not."""
+"""For each rule of RUN, QNT, SPC, PAR, DET and FLG: a launch that fires it, and near misses that do not."""
 
 from __future__ import annotations
 

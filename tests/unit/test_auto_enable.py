@@ -11,8 +11,8 @@ import pytest
 
 from sglang_guards import source as engine
 from sglang_guards.hook import auto_enable
-from sglang_guards.hook.auto_enable import OWN_DECODER, SAME_DECODER, decide
 from sglang_guards.launch.facts import Launch
+from sglang_guards.launch.fusion_auto_enable import OWN_DECODER, SAME_DECODER, decide
 from sglang_guards.source.models import fusion_contract
 from tests.trees import RELEASES, tree
 from tests.unit.arf_launches import launch, source

@@ -10,7 +10,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from sglang_guards.cli.main import main
+from sglang_guards.cli import main
 from sglang_guards.report import text
 from sglang_guards.report.model import Finding, Fix, Report, Severity, Skipped
 from sglang_guards.rules import all_rules

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sglang_guards import shell
 from sglang_guards.errors import CouldNotCheck
 from sglang_guards.preflight import command_line
 
@@ -82,4 +83,4 @@ def test_what_is_no_launch_is_one_sentence(typed: list[str], says: str) -> None:
 
 def test_the_shown_command_can_be_pasted() -> None:
     words = ("A=b c", "sglang", "serve", "--x", '{"a": "it\'s"}')
-    assert command_line.parse([command_line.shown(words)]).argv == words
+    assert command_line.parse([shell.shown(words)]).argv == words

@@ -54,7 +54,7 @@ def test_what_came_went_and_changed(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "- error[FMS101]" in text
     assert "~ [FMS301] warning -> info" in text
     assert "args.ep_size  4 (given) -> –" in text
-    assert "--ep-size  active (asked 4) -> ignored (asked 4): no experts" in text
+    assert "--ep-size  active (requested 4) -> ignored (requested 4): no experts" in text
     assert text.splitlines()[-1] == "FAIL -> PASS · findings: 1 new, 1 of another severity, 1 gone"
 
 
@@ -85,10 +85,10 @@ def test_exit_code(
     [
         ("", "cannot be read as a report"),
         ("[]", "is not a report"),
-        ('{"tool": {"name": "sglang-guards"}, "schema_version": 2}', "schema version 2"),
-        ('{"tool": {"name": "sglang-guards"}, "schema_version": 1}', "not a whole report"),
+        ('{"tool": {"name": "sglang-guards"}, "schema_version": 3}', "schema version 3"),
+        ('{"tool": {"name": "sglang-guards"}, "schema_version": 2}', "not a whole report"),
         (
-            '{"tool": {"name": "sglang-guards"}, "schema_version": 1, "error": {"message": "no GPU"}}',
+            '{"tool": {"name": "sglang-guards"}, "schema_version": 2, "error": {"message": "no GPU"}}',
             "no GPU",
         ),
         ('{"tool": 5}', "is not a report"),

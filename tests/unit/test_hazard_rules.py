@@ -1,4 +1,4 @@
-"""The rules of RUN, QNT, SPC and LNC on launches built by hand, with the real source trees behind them."""
+"""The rules of RUN, QNT, SPC, PAR, DET and FLG on launches built by hand, with the real source trees behind them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sglang_guards.settings import Settings
 from tests.contract.tables import source
 from tests.unit.hazard_cases import BASE, CASES, DEFAULTS, Case, Near
 
-RULES = {rule.id: rule for rule in all_rules() if rule.id[:3] in ("RUN", "QNT", "SPC", "LNC")}
+RULES = {rule.id: rule for rule in all_rules() if rule.id[:3] in ("RUN", "QNT", "SPC", "PAR", "DET", "FLG")}
 IDS = [f"{case.rule}{'-' + case.name if case.name else ''}" for case in CASES]
 NEAR = [(case, near) for case in CASES for near in case.near]
 

@@ -1,4 +1,4 @@
-"""The rows of the verdict table on launches built by hand: what was asked, the outcome, and why."""
+"""The rows of the verdict table on launches built by hand: what was asked, the effect, and why."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sglang_guards.flag_table.rows import asked
+from sglang_guards.flag_table.rows import requested
 from sglang_guards.flag_table.table import verdicts
 from sglang_guards.launch.facts import Fact, Launch
 from sglang_guards.report.model import FlagVerdict
@@ -74,7 +74,7 @@ def test_a_flag_that_the_release_lacks_has_no_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flag", "outcome", "words", "args"),
+    ("flag", "effect", "words", "args"),
     [
         ("--enable-fused-moe-sum-all-reduce", "off", "if set: acts on the experts of target", {}),
         ("--enable-fused-moe-sum-all-reduce", "active", "acts on the experts of target (Triton, top-8)",
@@ -133,9 +133,9 @@ def test_a_flag_that_the_release_lacks_has_no_row() -> None:
          {"release": "0.5.12", "given": ("enable_deterministic_inference",), "enable_deterministic_inference": True}),
     ],
 )  # fmt: skip
-def test_the_row(flag: str, outcome: str, words: str, args: dict[str, Any]) -> None:
+def test_the_row(flag: str, effect: str, words: str, args: dict[str, Any]) -> None:
     found = row(flag, launch(**args))
-    assert (found.effect, words in found.why) == (outcome, True), found
+    assert (found.effect, words in found.why) == (effect, True), found
 
 
 def test_what_was_asked_is_shown_as_typed() -> None:
@@ -146,10 +146,10 @@ def test_what_was_asked_is_shown_as_typed() -> None:
             "enable_mixed_chunk": "--enable-mixed",
         }
     )
-    assert asked(made, "tp_size") == "4"
-    assert asked(made, "schedule_policy") == "lpm"
-    assert asked(made, "enable_mixed_chunk") == "on"
-    assert asked(made, "moe_runner_backend") == "not set"
+    assert requested(made, "tp_size") == "4"
+    assert requested(made, "schedule_policy") == "lpm"
+    assert requested(made, "enable_mixed_chunk") == "on"
+    assert requested(made, "moe_runner_backend") == "not set"
 
 
 def test_a_row_that_breaks_does_not_cost_the_others() -> None:
