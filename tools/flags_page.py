@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from sglang_guards.flag_table import source_lines, table
+from sglang_guards.flag_table import source_lines, table  # noqa: E402
 from sglang_guards.preflight import releases  # noqa: E402
 
 SEED = ROOT / "docs" / "data" / "seed-question.txt"

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from sglang_guards.flag_table import source_lines
+from sglang_guards.flag_table import source_lines  # noqa: E402
 from sglang_guards.flag_table.rows import flag  # noqa: E402
 from sglang_guards.preflight import releases  # noqa: E402
 from sglang_guards.rules import all_rules  # noqa: E402

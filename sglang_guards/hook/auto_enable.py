@@ -1,4 +1,4 @@
-"""The extended auto-enable list at start-up: the decision of `launch.fusion_auto_enable`, carried out in SGLang's own slot."""
+"""The extended auto-enable list at start-up: `launch.fusion_auto_enable` decides, SGLang's own slot carries it out."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def _said(decision: Decision, launch: Launch, settings: Settings) -> Decision | 
 
 #: Server args that `decide` reads.
 _FIELDS = (
-    "model_path", allreduce_fusion.BACKEND, allreduce_fusion.SWITCH, allreduce_fusion.ENFORCE_OFF, "tp_size", "ep_size", "pp_size", "nnodes",
+    "model_path", allreduce_fusion.BACKEND, allreduce_fusion.SWITCH, allreduce_fusion.ENFORCE_OFF,
+    "tp_size", "ep_size", "pp_size", "nnodes",
     "enable_dp_attention", "attn_dp_size", "moe_a2a_backend", "enable_deterministic_inference", "rl_on_policy_target",
     "attn_cp_size", "dcp_size", "enable_pdmux", "encoder_only", "speculative_algorithm", "moe_dense_tp_size",
     *PREFILL_CP,

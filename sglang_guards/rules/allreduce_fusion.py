@@ -175,8 +175,8 @@ def pipeline(rule: Rule, launch: Launch) -> Iterator[Finding]:
         flags=allreduce_fusion.flags(launch, "pp_size"),
         cause=f"{architecture} hands a stage's output on without completing a sum that was left to the next layer "
         f"({launch.where('source.fusion_pp_completes_sum')})",
-        impact="from the first token, once per stage boundary; by the source, not shown in a run: compare greedy output "
-        "with and without fusion",
+        impact="from the first token, once per stage boundary; by the source, not shown in a run: compare greedy "
+        "output with and without fusion",
         fix=allreduce_fusion.forbid(launch),
         evidence=(line(launch, "fusion_pp_completes_sum"),),
     )

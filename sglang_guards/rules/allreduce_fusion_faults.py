@@ -72,8 +72,8 @@ def mnnvl_speculation(rule: Rule, launch: Launch) -> Iterator[Finding]:
         flags=allreduce_fusion.flags(launch, _SPEC),
         cause=f"on {launch.get('gpu.name', 'SM103')} the request becomes mnnvl "
         f"({allreduce_fusion.backend(launch).where.removeprefix('sglang/srt/')})",
-        impact="measured on 8 × B300 with NEXTN: 17,190 tok/s with mnnvl, 28,787 with trtllm, 32,930 without fusion; to "
-        "tell, compare «accept len» in the decode log",
+        impact="measured on 8 × B300 with NEXTN: 17,190 tok/s with mnnvl, 28,787 with trtllm, 32,930 without fusion; "
+        "to tell, compare «accept len» in the decode log",
         fix=_trtllm(launch),
     )
 
@@ -113,8 +113,8 @@ def across_nodes(rule: Rule, launch: Launch) -> Iterator[Finding]:
         severity=Severity.INFO if rack else Severity.WARNING,
         flags=allreduce_fusion.flags(launch, "nnodes"),
         cause="this SGLang does not check that the nodes share an NVLink clique",
-        impact="at start-up, where the nodes are joined by InfiniBand only: the workspace times out every 30 s; to tell, "
-        "compare ClusterUUID and CliqueId of `nvidia-smi -q` on all nodes",
+        impact="at start-up, where the nodes are joined by InfiniBand only: the workspace times out every 30 s; "
+        "to tell, compare ClusterUUID and CliqueId of `nvidia-smi -q` on all nodes",
         fix=allreduce_fusion.forbid(launch),
         evidence=(line(launch, "fusion_checks_nvlink_clique"),),
     )

@@ -53,8 +53,8 @@ def packages(rule: Rule, launch: Launch) -> Iterator[Finding]:
     yield rule.finding(
         flags=allreduce_fusion.flags(launch),
         cause=f"installed here: {versions}",
-        impact="when the workers make the workspace or run the first fused kernel: a crash was reported with 0.6.12 and "
-        "0.6.11.post1",
+        impact="when the workers make the workspace or run the first fused kernel: a crash was reported with 0.6.12 "
+        "and 0.6.11.post1",
         fix=Fix("install the same version of all FlashInfer packages", {}, "display"),
     )
 

@@ -71,7 +71,8 @@ def out_of_bounds(rule: Rule, launch: Launch) -> Iterator[Finding]:
         cause=f"{launch.fact(f'{hit[0]}.experts_filtered').where}, so blocks of the others take the filtered branch, "
         f"which stores zeros over num_tokens × top_k rows of a num_tokens-row output "
         f"({launch.where('source.zero_store_guarded')})",
-        impact="start-up and short prompts pass; the first longer batch dies with an illegal memory access on every rank",
+        impact="start-up and short prompts pass; the first longer batch dies with an illegal memory access on "
+        "every rank",
         fix=FMS101_FIX,
         evidence=(Evidence("source", launch.where("source.zero_store_guarded")),),
     )

@@ -239,7 +239,8 @@ def forced_triton(rule: Rule, launch: Launch) -> Iterator[Finding]:
         yield rule.finding(
             flags=typed(launch, "moe_runner_backend", "enable_fused_moe_sum_all_reduce"),
             cause=f"SM{launch['gpu.sm']} has a native runner for FP8 experts, which Triton replaces here",
-            impact="all the time: a public measurement lost 24 % of the throughput; to tell, measure without both flags",
+            impact="all the time: a public measurement lost 24 % of the throughput; "
+            "to tell, measure without both flags",
             fix=Fix(
                 "remove --moe-runner-backend and --enable-fused-moe-sum-all-reduce",
                 {"moe_runner_backend": None, "enable_fused_moe_sum_all_reduce": None},

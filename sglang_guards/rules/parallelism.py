@@ -162,7 +162,8 @@ def tbo_fusion(rule: Rule, launch: Launch) -> Iterator[Finding]:
     ):
         yield rule.finding(
             flags=typed(launch, "enable_two_batch_overlap", "enforce_shared_experts_fusion"),
-            cause=f"the overlap splits request ids without padding them ({launch.where('source.tbo_pads_request_ids')})",
+            cause="the overlap splits request ids without padding them "
+            f"({launch.where('source.tbo_pads_request_ids')})",
             impact="a hang under concurrent load, in a public report",
             fix=Fix("remove --enforce-shared-experts-fusion", {"enforce_shared_experts_fusion": None}),
             evidence=(line(launch, "tbo_pads_request_ids"),),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sglang_guards import source as engine
+from sglang_guards.source import tree as engine
 from sglang_guards.source.fingerprint import fingerprint
 from sglang_guards.source.syntax.slicing import block_ends, enclosing, parse_at
 from sglang_guards.source.tree import Answer, Items, Source
