@@ -1,9 +1,8 @@
 """Guards for SGLang launches: a start-up hook and a preflight command for flag combinations that harm.
 
-The public API is what stands in `__all__`: `check` judges a launch command and gives a `Report` of `Finding`s, or raises
-`CouldNotCheck`; the start-up hook raises `LaunchRefused`. Everything else may change between releases. Names are
-imported when first used: SGLang loads this package in every process that it starts.
-"""
+The public API is what stands in `__all__`: `check` judges a launch command and gives a `Report` of `Finding`s, or
+raises `CouldNotCheck`; the start-up hook raises `LaunchRefused`. Everything else may change between releases. Names
+are"""
 
 from __future__ import annotations
 
