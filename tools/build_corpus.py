@@ -16,10 +16,11 @@ import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+import tomllib
 
 REPO = Path(__file__).resolve().parents[1]
 
@@ -43,7 +44,9 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--corpus", type=Path, required=True)
     parser.add_argument("--models", type=Path, required=True)
     parser.add_argument("--trees", type=Path, default=Path.home() / ".cache/sglang-guards/trees")
@@ -60,7 +63,9 @@ def _cases(options: argparse.Namespace) -> list[dict[str, Any]]:
     cases = []
     for path in sorted(options.corpus.glob("*.toml")):
         case = tomllib.loads(path.read_text(encoding="utf-8"))
-        cases.append({"kind": "bad" if path.stem.startswith(("bug", "note")) else "good", "name": path.stem} | case)
+        cases.append(
+            {"kind": "bad" if path.stem.startswith(("bug", "note")) else "good", "name": path.stem} | case
+        )
     return cases
 
 
@@ -81,7 +86,9 @@ def _run(release: str, cases: list[dict[str, Any]], options: argparse.Namespace)
     }
     with tempfile.TemporaryDirectory() as folder:
         work, out = Path(folder) / "work.json", Path(folder) / "out.jsonl"
-        work.write_text(json.dumps({"cases": cases, "models": str(options.models.resolve()), "out": str(out)}))
+        work.write_text(
+            json.dumps({"cases": cases, "models": str(options.models.resolve()), "out": str(out)})
+        )
         arguments = [sys.executable, __file__, "--corpus", ".", "--models", ".", "--serve", str(work)]
         log = Path(folder) / "log"
         with log.open("w") as sink:

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import inspect
 import json
 import os
 import resource
 import select
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sglang_guards.build import blame, classes, layers, process_group, ranks, stand_ins, torch_on_meta
+from sglang_guards.build import blame, classes, draft, layers, process_group, ranks, stand_ins, torch_on_meta
 from sglang_guards.build.model import BUILT, NOT_BUILT, REFUSED, BuildResult, Rank, RankBuild
 
 if TYPE_CHECKING:
@@ -35,12 +34,22 @@ class NotBuilt(Exception):
 
 @dataclass(frozen=True)
 class Subject:
-    """One model of a launch, ready to be built."""
+    """One model of a launch, ready to be built: the target or the draft."""
 
     name: str
     config: Any
+    view: Any
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What every rank of a launch builds."""
+
     server_args: Any
     view: Any
+    subjects: tuple[Subject, ...]
+    #: What cannot be built at all, with the reason.
+    left_out: tuple[tuple[str, str], ...] = ()
 
 
 def prepare(gpu: Gpu) -> None:
@@ -50,19 +59,18 @@ def prepare(gpu: Gpu) -> None:
     torch_on_meta.prepare_torch(gpu)
 
 
-def build(server_args: Any, view: Any, *, seconds: float = 60.0) -> BuildResult:
+def build(server_args: Any, view: Any, *, seconds: float = 60.0, draft_known: bool = True) -> BuildResult:
     """Every distinct rank of the launch, target and draft. Never raises for what a launch can get wrong."""
     started = time.monotonic()
-    deadline = started + seconds
     try:
-        subjects = list(_subjects(server_args, view))
-        classes.prepare([name for one in subjects for name in _architectures(one.config)])
+        plan = _plan(server_args, view, draft_known)
+        classes.prepare([name for one in plan.subjects for name in _architectures(one.config)])
     except (Exception, stand_ins.CannotTell) as error:
         return BuildResult(reason=_reason(error), seconds=time.monotonic() - started)
     built: list[RankBuild] = []
-    for subject in subjects:
-        for rank in ranks.distinct(view):
-            built.append(_in_child(subject, replace(rank, model=subject.name), deadline, seconds))
+    for rank in ranks.distinct(view):
+        built += _in_child(plan, rank, started + seconds, seconds)
+    built += [RankBuild(Rank(0, model=name), NOT_BUILT, reason) for name, reason in plan.left_out]
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10
     return BuildResult(tuple(built), "", time.monotonic() - started, peak)
 
@@ -71,10 +79,20 @@ def _reason(error: BaseException) -> str:
     return str(error) if isinstance(error, NotBuilt) else blame.trouble(error)
 
 
-def _subjects(server_args: Any, view: Any) -> Iterator[Subject]:
+def _plan(server_args: Any, view: Any, draft_known: bool) -> Plan:
     from sglang.srt.configs.model_config import ModelConfig
 
-    yield Subject("target", ModelConfig.from_server_args(server_args), server_args, view)
+    subjects = [Subject("target", ModelConfig.from_server_args(server_args), view)]
+    left_out = []
+    if draft.exists(view):
+        if not draft_known:
+            left_out.append(("draft", "the draft model's config is not on this machine"))
+        else:
+            try:
+                subjects.append(Subject("draft", draft.config(server_args, view), view))
+            except (Exception, stand_ins.CannotTell) as error:
+                left_out.append(("draft", _reason(error)))
+    return Plan(server_args, view, tuple(subjects), tuple(left_out))
 
 
 def _architectures(config: Any) -> list[str]:
@@ -84,23 +102,20 @@ def _architectures(config: Any) -> list[str]:
     return [str(name) for name in names]
 
 
-def _in_child(subject: Subject, rank: Rank, deadline: float, limit: float) -> RankBuild:
+def _in_child(plan: Plan, rank: Rank, deadline: float, limit: float) -> list[RankBuild]:
     """One rank in a forked process: groups and settings of SGLang are global, and there is no way back."""
-    left = deadline - time.monotonic()
-    if left <= 0:
-        return RankBuild(rank, NOT_BUILT, f"not reached within {limit:g} s")
     read_fd, write_fd = os.pipe()
     gc.freeze()
     pid = os.fork()
     if pid == 0:
-        _child(subject, rank, write_fd)
+        _child(plan, rank, write_fd)
     os.close(write_fd)
     data, ended = b"", False
     try:
         while not ended:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([read_fd], [], [], left)[0]:
-                return RankBuild(rank, NOT_BUILT, f"not built within {limit:g} s")
+                return [RankBuild(rank, NOT_BUILT, f"not built within {limit:g} s")]
             chunk = os.read(read_fd, 1 << 20)
             data += chunk
             ended = not chunk
@@ -110,35 +125,55 @@ def _in_child(subject: Subject, rank: Rank, deadline: float, limit: float) -> Ra
             os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     if not data:
-        return RankBuild(rank, NOT_BUILT, "the process that builds it ended without an answer")
-    return RankBuild.from_dict(json.loads(data))
+        return [RankBuild(rank, NOT_BUILT, "the process that builds it ended without an answer")]
+    return [RankBuild.from_dict(one) for one in json.loads(data)]
 
 
-def _child(subject: Subject, rank: Rank, write_fd: int) -> None:
+def _child(plan: Plan, rank: Rank, write_fd: int) -> None:
     try:
-        made = build_rank(subject, rank)
+        made = build_rank(plan, rank)
     except BaseException as error:
-        made = RankBuild(rank, NOT_BUILT, blame.trouble(error))
+        made = [RankBuild(rank, NOT_BUILT, blame.trouble(error))]
     with contextlib.suppress(BaseException):
-        data = json.dumps(made.to_dict()).encode()
+        data = json.dumps([one.to_dict() for one in made]).encode()
         while data:
             data = data[os.write(write_fd, data) :]
     os._exit(0)
 
 
-def build_rank(subject: Subject, rank: Rank) -> RankBuild:
-    """Groups, settings, model, and what follows; in a process that does nothing else."""
+def build_rank(plan: Plan, rank: Rank) -> list[RankBuild]:
+    """Groups, settings, target and draft of one rank; in a process that does nothing else."""
+    with torch_on_meta.on_meta():
+        opened = _attempt(lambda: _open(plan, rank), "build")
+        if opened is not None:
+            return [RankBuild(rank, **opened)]
+        last_stage = (
+            rank.pp_rank == process_group.parallel_sizes(plan.view)["pipeline_model_parallel_size"] - 1
+        )
+        return [
+            _build_model(one, replace(rank, model=one.name))
+            for one in plan.subjects
+            if one.name == "target" or last_stage
+        ]
+
+
+def _open(plan: Plan, rank: Rank) -> None:
+    process_group.publish(plan.server_args, rank)
+    process_group.open_world(plan.server_args, plan.view, rank)
+    process_group.initialize(plan.server_args, plan.subjects[0].config)
+
+
+def _build_model(subject: Subject, rank: Rank) -> RankBuild:
     started = time.monotonic()
-    stand_ins.forget()
     made: list[Any] = []
-    blamed = _attempt(lambda: made.append(_construct(subject, rank)), "build")
-    result = RankBuild(rank, BUILT, seconds=time.monotonic() - started)
+    blamed = _attempt(lambda: made.append(_construct(subject)), "build")
     if blamed is not None:
-        return replace(result, **blamed)
+        return RankBuild(rank, seconds=time.monotonic() - started, **blamed)
     model = made[0]
     total, kinds = layers.weight_bytes(model)
-    return replace(
-        result,
+    return RankBuild(
+        rank,
+        BUILT,
         model_class=type(model).__name__,
         weights_bytes=total,
         bytes_by_kind=kinds,
@@ -149,6 +184,7 @@ def build_rank(subject: Subject, rank: Rank) -> RankBuild:
 
 def _attempt(step: Callable[[], Any], when: str) -> dict[str, Any] | None:
     """None when the step went through; else what to put into the result: a refusal, or a reason of ours."""
+    stand_ins.forget()
     try:
         step()
     except (Exception, SystemExit, stand_ins.CannotTell) as error:
@@ -157,29 +193,29 @@ def _attempt(step: Callable[[], Any], when: str) -> dict[str, Any] | None:
             return {"status": REFUSED, "refusal": no}
         return {"status": NOT_BUILT, "reason": _reason(error)}
     if stand_ins.asked:  # a bare except swallowed it
-        return {"status": NOT_BUILT, "reason": f"SGLang asked a kernel package that is not here: {stand_ins.asked[0]}"}
+        return {
+            "status": NOT_BUILT,
+            "reason": f"SGLang asked a kernel package that is not here: {stand_ins.asked[0]}",
+        }
     return None
 
 
-def _construct(subject: Subject, rank: Rank) -> Any:
+def _construct(subject: Subject) -> Any:
     import torch
     from sglang.srt.configs.load_config import LoadConfig
     from sglang.srt.model_loader import loader
     from sglang.srt.model_loader.utils import get_model_architecture
 
-    process_group.publish(subject.server_args, rank)
-    model_class, _ = get_model_architecture(subject.config)
+    with torch.device("cpu"):  # model files make tensors while they are imported
+        model_class, _ = get_model_architecture(subject.config)
     if model_class.__name__.startswith(_FALLBACK):
         names = ", ".join(_architectures(subject.config))
         raise NotBuilt(f"this SGLang has no model class {names}, or it cannot be imported here")
-    with torch_on_meta.on_meta(), torch.no_grad():
-        process_group.open_world(subject.server_args, subject.view, rank)
-        process_group.initialize(subject.server_args, subject.config)
-        load_config = LoadConfig(load_format="dummy")
-        quantization = loader._get_quantization_config(*_known(loader._get_quantization_config, subject, load_config))
-        with loader.set_default_torch_dtype(subject.config.dtype):
-            return loader._initialize_model(subject.config, load_config, quantization)
-
-
-def _known(function: Any, subject: Subject, load_config: Any) -> list[Any]:
-    return [subject.config, load_config][: len(inspect.signature(function).parameters)]
+    is_draft = subject.name == "draft"
+    load_config = LoadConfig(load_format="dummy")
+    if is_draft and hasattr(load_config, "draft_model_idx"):
+        load_config.draft_model_idx = draft.index(subject.view)
+    inside = draft.contexts(subject.view, subject.config) if is_draft else contextlib.nullcontext()
+    with torch.no_grad(), inside, loader.set_default_torch_dtype(subject.config.dtype):
+        quantization = loader._get_quantization_config(subject.config, load_config)
+        return loader._initialize_model(subject.config, load_config, quantization)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-import functools
-import inspect
-import textwrap
 from typing import Any
 
+from sglang_guards.build import forward
 from sglang_guards.build.model import Layers
 
 #: Words in a parameter's name -> kind of weight, first match wins.
@@ -30,7 +27,8 @@ def moe_layers(model: Any) -> tuple[Layers, ...]:
         method = getattr(module, "quant_method", None)
         acting = acting_method(module, method)
         key = (type(module).__name__, method_name(method, acting), runner_name(acting), *_sizes(module))
-        entry = found.setdefault(key, [0, name, reads_runner(acting)])
+        missing = "" if getattr(acting, "runner", None) is not None else forward.needs_runner(acting, module)
+        entry = found.setdefault(key, [0, name, missing or ""])
         entry[0] += 1
     return tuple(
         Layers(
@@ -38,13 +36,13 @@ def moe_layers(model: Any) -> tuple[Layers, ...]:
             method=key[1],
             runner=key[2],
             count=count,
-            reads_runner=reads,
+            runner_read_at=missing,
             first=first,
             experts=key[3],
             fused_shared_experts=key[4],
             top_k=key[5],
         )
-        for key, (count, first, reads) in found.items()
+        for key, (count, first, missing) in found.items()
     )
 
 
@@ -61,7 +59,7 @@ def _int(value: Any) -> int | None:
 
 
 def acting_method(module: Any, method: Any) -> Any:
-    """What computes: compressed-tensors and Quark keep it on the layer as a scheme, under a method that only asks it."""
+    """What computes: compressed-tensors and Quark keep it on the layer as a scheme that their method asks."""
     scheme = getattr(module, "scheme", None)
     return scheme if scheme is not None and hasattr(scheme, "apply_weights") else method
 
@@ -79,29 +77,6 @@ def runner_name(method: Any) -> str:
         return ""
     backend = getattr(runner, "runner_backend", None)
     return str(getattr(backend, "value", backend)).lower()
-
-
-def reads_runner(method: Any) -> bool | None:
-    """Whether the method's `apply`, on every way through it or on some, uses ``self.runner``."""
-    return _reads_runner(type(method))
-
-
-@functools.cache
-def _reads_runner(cls: type) -> bool | None:
-    function = getattr(cls, "apply_weights", None) or getattr(cls, "apply", None)
-    if function is None:
-        return None
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, TypeError, SyntaxError):
-        return None
-    return any(
-        isinstance(node, ast.Attribute)
-        and node.attr == "runner"
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "self"
-        for node in ast.walk(tree)
-    )
 
 
 def weight_bytes(model: Any) -> tuple[int, dict[str, int]]:

@@ -45,8 +45,8 @@ class Layers:
     method: str
     runner: str
     count: int
-    #: The method's `apply` reads ``self.runner`` (None: its source could not be read).
-    reads_runner: bool | None = None
+    #: Where the first forward must use a runner that is not there; "" where it need not, or has one.
+    runner_read_at: str = ""
     first: str = ""
     experts: int | None = None
     fused_shared_experts: int | None = None

@@ -95,10 +95,22 @@ _QUESTIONS: Mapping[str, str] = {
     "__gt__": "the order",
     "__ge__": "the order",
 }
-_ARITHMETIC = (
-    "add radd sub rsub mul rmul floordiv rfloordiv truediv rtruediv mod rmod pow rpow and rand or ror xor rxor "
-    "lshift rlshift rshift rrshift neg pos abs invert matmul rmatmul"
-).split()
+_BINARY = (
+    "add",
+    "sub",
+    "mul",
+    "floordiv",
+    "truediv",
+    "mod",
+    "pow",
+    "and",
+    "or",
+    "xor",
+    "lshift",
+    "rshift",
+    "matmul",
+)
+_ARITHMETIC = (*_BINARY, *(f"r{name}" for name in _BINARY), "neg", "pos", "abs", "invert")
 
 
 #: Nothing of another package is equal to one of these, whatever it is.
@@ -229,7 +241,8 @@ class AbsentModule(ModuleType):
 
 def _finder_of(module: ModuleType) -> Finder:
     spec = module.__spec__
-    assert spec is not None and isinstance(spec.loader, Finder)
+    assert spec is not None
+    assert isinstance(spec.loader, Finder)
     return spec.loader
 
 
@@ -243,7 +256,12 @@ def _version(package: str) -> str:
 
     from packaging.requirements import InvalidRequirement, Requirement
 
-    names = {package, f"{package}-python", package.replace("_", "-"), "sglang-kernel" if package == "sgl_kernel" else ""}
+    names = {
+        package,
+        f"{package}-python",
+        package.replace("_", "-"),
+        "sglang-kernel" if package == "sgl_kernel" else "",
+    }
     try:
         wanted = metadata.requires("sglang") or []
     except metadata.PackageNotFoundError:
@@ -253,7 +271,7 @@ def _version(package: str) -> str:
             requirement = Requirement(line)
         except InvalidRequirement:
             continue
-        if requirement.name.replace("_", "-") in {n.replace("_", "-") for n in names}:
+        if requirement.name.replace("_", "-") in names:
             for specifier in requirement.specifier:
                 if specifier.operator in ("==", ">=", "~="):
                     return specifier.version
