@@ -6,9 +6,13 @@ SGLang's own no. Torch on the meta device, a missing key of a config, an import 
 
 from __future__ import annotations
 
+import ast
 import dis
+import inspect
 import linecache
+import re
 import sys
+import textwrap
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,15 +52,47 @@ def refusal(error: BaseException, when: str = "build") -> Refusal | None:
         return None
     if not _raised_by(error, roots):
         return None
+    if _DOUBTFUL.search(_condition(error)):
+        return None
     message = words(error)
     if any(sign in message.lower() for sign in _OURS):
         return None
     return Refusal(type(error).__name__, message, where(error), _layer(error), when)
 
 
+#: A condition that asks for the device of a tensor, or for an object that only a running server has.
+_DOUBTFUL = re.compile(r"is_cuda\b|\.device\b|is_meta|data_ptr|is_pinned|_pool\b|allocator|\bversion\b")
+
+
+def _condition(error: BaseException) -> str:
+    """The text of the tests that led to the ``raise``, as far as they stand around it."""
+    last = _last(error)
+    if last is None:
+        return ""
+    try:
+        lines, start = inspect.getsourcelines(last.tb_frame.f_code)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, TypeError, SyntaxError):
+        return ""
+    line = last.tb_lineno - max(start, 1) + 1
+    tests: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.If, ast.Assert)) and node.lineno <= line <= (node.end_lineno or node.lineno):
+            tests.append(ast.unparse(node.test))
+    return " ".join(tests)
+
+
+#: A set in a message comes in another order in every process.
+_SET = re.compile(r"\{'[^'{}]*'(?:, '[^'{}]*')+\}")
+
+
+def _in_order(match: re.Match[str]) -> str:
+    return "{" + ", ".join(sorted(match[0][1:-1].split(", "))) + "}"
+
+
 def words(error: BaseException) -> str:
     """What was said, on one line; an assertion without text is its own source line."""
-    text = " ".join(str(error).split())
+    text = _SET.sub(_in_order, " ".join(str(error).split()))
     if text:
         return text if len(text) <= 600 else text[:597] + "…"
     frame = traceback.extract_tb(error.__traceback__)[-1:]

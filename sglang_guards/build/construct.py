@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import resource
@@ -18,8 +19,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sglang_guards.build import blame, classes, draft, layers, process_group, ranks, stand_ins, torch_on_meta
-from sglang_guards.build.model import BUILT, NOT_BUILT, REFUSED, BuildResult, Rank, RankBuild
+from sglang_guards.build import (
+    after,
+    blame,
+    classes,
+    draft,
+    layers,
+    process_group,
+    ranks,
+    stand_ins,
+    torch_on_meta,
+)
+from sglang_guards.build.model import BUILT, NOT_BUILT, REFUSED, BuildResult, Rank, RankBuild, Refusal
 
 if TYPE_CHECKING:
     from sglang_guards.gpus import Gpu
@@ -65,6 +76,7 @@ def build(server_args: Any, view: Any, *, seconds: float = 60.0, draft_known: bo
     try:
         plan = _plan(server_args, view, draft_known)
         classes.prepare([name for one in plan.subjects for name in _architectures(one.config)])
+        _import_ahead(plan)
     except (Exception, stand_ins.CannotTell) as error:
         return BuildResult(reason=_reason(error), seconds=time.monotonic() - started)
     built: list[RankBuild] = []
@@ -93,6 +105,21 @@ def _plan(server_args: Any, view: Any, draft_known: bool) -> Plan:
             except (Exception, stand_ins.CannotTell) as error:
                 left_out.append(("draft", _reason(error)))
     return Plan(server_args, view, tuple(subjects), tuple(left_out))
+
+
+#: Imported before the ranks fork, so that each of them does not import it again.
+_AHEAD = (
+    "sglang.srt.layers.dp_attention",
+    "sglang.srt.model_executor.model_runner",
+    "sglang.srt.model_loader.loader",
+)
+
+
+def _import_ahead(plan: Plan) -> None:
+    more = ("sglang.srt.speculative.spec_utils",) if len(plan.subjects) > 1 else ()
+    for name in (*_AHEAD, *more):
+        with contextlib.suppress(Exception):  # a rank will say what is wrong with it
+            importlib.import_module(name)
 
 
 def _architectures(config: Any) -> list[str]:
@@ -151,7 +178,7 @@ def build_rank(plan: Plan, rank: Rank) -> list[RankBuild]:
             rank.pp_rank == process_group.parallel_sizes(plan.view)["pipeline_model_parallel_size"] - 1
         )
         return [
-            _build_model(one, replace(rank, model=one.name))
+            _build_model(plan, one, replace(rank, model=one.name))
             for one in plan.subjects
             if one.name == "target" or last_stage
         ]
@@ -163,7 +190,7 @@ def _open(plan: Plan, rank: Rank) -> None:
     process_group.initialize(plan.server_args, plan.subjects[0].config)
 
 
-def _build_model(subject: Subject, rank: Rank) -> RankBuild:
+def _build_model(plan: Plan, subject: Subject, rank: Rank) -> RankBuild:
     started = time.monotonic()
     made: list[Any] = []
     blamed = _attempt(lambda: made.append(_construct(subject)), "build")
@@ -171,15 +198,35 @@ def _build_model(subject: Subject, rank: Rank) -> RankBuild:
         return RankBuild(rank, seconds=time.monotonic() - started, **blamed)
     model = made[0]
     total, kinds = layers.weight_bytes(model)
+    found = layers.moe_layers(model)
+    no, notes = _after(plan, subject, model, rank)
     return RankBuild(
         rank,
-        BUILT,
+        BUILT if no is None else REFUSED,
+        refusal=no,
         model_class=type(model).__name__,
         weights_bytes=total,
         bytes_by_kind=kinds,
-        layers=layers.moe_layers(model),
+        layers=found,
         seconds=time.monotonic() - started,
+        notes=tuple(notes),
     )
+
+
+def _after(plan: Plan, subject: Subject, model: Any, rank: Rank) -> tuple[Refusal | None, list[str]]:
+    """The first thing that SGLang refuses after the construction, and which steps could not be tried."""
+    notes: list[str] = []
+    inside = (
+        draft.contexts(plan.view, subject.config) if subject.name == "draft" else contextlib.nullcontext()
+    )
+    with inside:
+        for name, when, step in after.steps(plan.server_args, plan.view, subject.config, model, rank):
+            blamed = _attempt(step, when)
+            if blamed is not None and "refusal" in blamed:
+                return blamed["refusal"], notes
+            if blamed is not None:
+                notes.append(f"{name}: {blamed['reason']}")
+    return None, notes
 
 
 def _attempt(step: Callable[[], Any], when: str) -> dict[str, Any] | None:

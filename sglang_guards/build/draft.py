@@ -24,6 +24,11 @@ def exists(view: Any) -> bool:
     return algorithm(view) not in _NO_MODEL
 
 
+def is_eagle_like(view: Any) -> bool:
+    """Whether the draft's worker is `eagle_worker_v2` or one made like it."""
+    return algorithm(view) in _EAGLE_LIKE
+
+
 def config(server_args: Any, view: Any) -> Any:
     """SGLang's ModelConfig of the draft, as its worker makes it."""
     from sglang.srt.configs.model_config import ModelConfig
@@ -45,7 +50,7 @@ def index(view: Any) -> int | None:
 def contexts(view: Any, model_config: Any) -> Iterator[None]:
     """The contexts that this release's draft worker is in while it builds its model; each exists in some releases."""
     with contextlib.ExitStack() as stack:
-        if algorithm(view) in _EAGLE_LIKE:
+        if is_eagle_like(view):
             stack.enter_context(_tp_context(view, model_config))
             for module, name in (
                 ("sglang.srt.speculative.spec_utils", "draft_pp_context"),

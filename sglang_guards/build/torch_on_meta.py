@@ -67,6 +67,26 @@ def _register(original: Callable[..., Any], op: Any, function: Any, *args: Any, 
         raise
 
 
+#: Bytes of shared memory that one block may take, by compute capability (CUDA's table of technical specifications).
+_SHARED_MEMORY = {
+    80: 166912,
+    86: 101376,
+    89: 101376,
+    90: 232448,
+    100: 232448,
+    103: 232448,
+    120: 101376,
+    121: 101376,
+}
+
+
+class _Properties(dict[str, int]):
+    """What is known of the device; the rest is a stand-in."""
+
+    def __missing__(self, key: str) -> Any:
+        return stand_ins.value_of(f"the GPU's {key}")
+
+
 def _set_triton_target(gpu: Gpu) -> None:
     try:
         from triton.backends.compiler import GPUTarget
@@ -79,6 +99,12 @@ def _set_triton_target(gpu: Gpu) -> None:
         64 if gpu.platform == "hip" else 32,
     )
 
+    properties = {"multiprocessor_count": gpu.units, "warpSize": target.warp_size}
+    if gpu.sm in _SHARED_MEMORY:
+        properties["max_shared_mem"] = _SHARED_MEMORY[gpu.sm]
+    utils = stand_ins.value_of("triton.runtime.driver.active.utils")
+    utils.get_device_properties = lambda device=0: _Properties(properties)
+
     class Driver(stand_ins.StandIn):
         """Knows its target; everything else about the device is not here."""
 
@@ -90,7 +116,9 @@ def _set_triton_target(gpu: Gpu) -> None:
         def get_current_device(self) -> int:
             return 0
 
-    driver.set_active(Driver())
+    active = Driver()
+    active.utils = utils
+    driver.set_active(active)
 
 
 def _on_meta(device: Any) -> Any:
