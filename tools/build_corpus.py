@@ -114,7 +114,9 @@ def _show(row: dict[str, Any]) -> None:
         first = next((r for r in build.get("ranks", ()) if r["status"] == "built"), None)
         if first and not text:
             kinds = ", ".join(f"{x['count']}×{x['method']}:{x['runner'] or '-'}" for x in first["layers"])
-            text = f"{(first['weights_bytes'] or 0) / 2**30:.2f} GiB {kinds}"
+            tokens = first.get("kv_tokens")
+            text = f"KV {tokens} of {first.get('context_length')} " if tokens else ""
+            text += f"{(first['weights_bytes'] or 0) / 2**30:.2f} GiB {kinds}"
     status = build.get("status") or "refused in resolution"
     print(f"{row['release']:12} {row['name']:48} {status:10} {row['seconds']:5.1f}s {text[:330]}", flush=True)
 
@@ -184,7 +186,7 @@ def _build(case: dict[str, Any], models: Path) -> dict[str, Any]:
             words[at + 1] = str(folder)
     server_args = prepare_server_args(words)
     view = compat.resolve(server_args)
-    return construct.build(server_args, view).to_dict()
+    return construct.build(server_args, view, gpu=gpus.parse(case["gpu"])).to_dict()
 
 
 if __name__ == "__main__":

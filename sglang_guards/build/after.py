@@ -116,6 +116,12 @@ def _known(server_args: Any, view: Any, model_config: Any, model: Any, rank: Ran
     known["ps"] = stand_ins.value_of("ModelRunner.ps")
     for name in ("tp_rank", "tp_size", "pp_rank", "pp_size", "moe_ep_size", "moe_dp_size", "attn_cp_size"):
         setattr(known["ps"], name, known[name])
+    module = sys.modules.get("sglang.srt.model_executor.model_runner")
+    if hasattr(module, "_UNSET"):  # up to 0.5.15: a memo that the constructor empties
+        known["_linear_attn_registry_cache"] = module._UNSET
+    resolve = getattr(module, "resolve_sliding_window_size", None)
+    if resolve is not None:
+        known["sliding_window_size"] = resolve(model, model_config)
     for name in ("is_hybrid_swa", "is_hybrid_swa_compress", "attention_chunk_size", "is_multimodal"):
         if hasattr(model_config, name):
             known[name] = getattr(model_config, name)

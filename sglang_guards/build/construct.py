@@ -7,6 +7,7 @@ computed for the simulated GPU. SGLang's own registry, group, MoE and DP-attenti
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import importlib
 import json
@@ -25,6 +26,7 @@ from sglang_guards.build import (
     classes,
     draft,
     layers,
+    memory,
     process_group,
     ranks,
     stand_ins,
@@ -61,6 +63,8 @@ class Plan:
     subjects: tuple[Subject, ...]
     #: What cannot be built at all, with the reason.
     left_out: tuple[tuple[str, str], ...] = ()
+    #: Memory of one GPU.
+    gpu_bytes: int | None = None
 
 
 def prepare(gpu: Gpu) -> None:
@@ -70,11 +74,18 @@ def prepare(gpu: Gpu) -> None:
     torch_on_meta.prepare_torch(gpu)
 
 
-def build(server_args: Any, view: Any, *, seconds: float = 60.0, draft_known: bool = True) -> BuildResult:
+def build(
+    server_args: Any,
+    view: Any,
+    *,
+    gpu: Gpu | None = None,
+    seconds: float = 60.0,
+    draft_known: bool = True,
+) -> BuildResult:
     """Every distinct rank of the launch, target and draft. Never raises for what a launch can get wrong."""
     started = time.monotonic()
     try:
-        plan = _plan(server_args, view, draft_known)
+        plan = _plan(server_args, view, draft_known, int(gpu.memory_gib * memory.GIB) if gpu else None)
         classes.prepare([name for one in plan.subjects for name in _architectures(one.config)])
         _import_ahead(plan)
     except (Exception, stand_ins.CannotTell) as error:
@@ -91,10 +102,12 @@ def _reason(error: BaseException) -> str:
     return str(error) if isinstance(error, NotBuilt) else blame.trouble(error)
 
 
-def _plan(server_args: Any, view: Any, draft_known: bool) -> Plan:
+def _plan(server_args: Any, view: Any, draft_known: bool, gpu_bytes: int | None) -> Plan:
     from sglang.srt.configs.model_config import ModelConfig
 
-    subjects = [Subject("target", ModelConfig.from_server_args(server_args), view)]
+    target = ModelConfig.from_server_args(server_args)
+    # Up to 0.5.11 target and draft share one cached config, and the draft's ModelConfig renames its architecture.
+    subjects = [Subject("target", copy.deepcopy(target), view)]
     left_out = []
     if draft.exists(view):
         if not draft_known:
@@ -104,7 +117,7 @@ def _plan(server_args: Any, view: Any, draft_known: bool) -> Plan:
                 subjects.append(Subject("draft", draft.config(server_args, view), view))
             except (Exception, stand_ins.CannotTell) as error:
                 left_out.append(("draft", _reason(error)))
-    return Plan(server_args, view, tuple(subjects), tuple(left_out))
+    return Plan(server_args, view, tuple(subjects), tuple(left_out), gpu_bytes)
 
 
 #: Imported before the ranks fork, so that each of them does not import it again.
@@ -174,14 +187,42 @@ def build_rank(plan: Plan, rank: Rank) -> list[RankBuild]:
         opened = _attempt(lambda: _open(plan, rank), "build")
         if opened is not None:
             return [RankBuild(rank, **opened)]
-        last_stage = (
-            rank.pp_rank == process_group.parallel_sizes(plan.view)["pipeline_model_parallel_size"] - 1
-        )
-        return [
-            _build_model(plan, one, replace(rank, model=one.name))
-            for one in plan.subjects
-            if one.name == "target" or last_stage
-        ]
+        stages = process_group.parallel_sizes(plan.view)["pipeline_model_parallel_size"]
+        made: list[RankBuild] = []
+        models: list[Any] = []
+        for one in plan.subjects:
+            if one.name == "target" or rank.pp_rank == stages - 1:
+                build, model = _build_model(plan, one, replace(rank, model=one.name))
+                made.append(build)
+                models.append(model)
+        if made[0].status == BUILT:
+            made[0] = _with_room(plan, made, models[0])
+        return made
+
+
+def _with_room(plan: Plan, made: list[RankBuild], model: Any) -> RankBuild:
+    """The target's build with what is left for the KV cache beside the weights of target and draft."""
+    target, config = made[0], plan.subjects[0].config
+    target = replace(target, context_length=getattr(config, "context_len", None))
+    if not all(memory.weights_are_final(plan.view, one.config) for one in plan.subjects):
+        return replace(target, weights_final=False)
+    if any(one.weights_bytes is None for one in made) or plan.gpu_bytes is None:
+        return target
+    # An EAGLE-like draft uses the target's embeddings and head and drops its own.
+    weights = sum(one.weights_bytes or 0 for one in made)
+    weights -= sum(one.bytes_by_kind.get("embeddings", 0) for one in made[1:])
+    room: list[memory.Room] = []
+
+    def measure() -> None:
+        runner = after.stand_in_runner(plan.server_args, plan.view, config, model, target.rank)
+        room.append(memory.room(runner, plan.view, plan.gpu_bytes or 0, weights))
+
+    blamed = _attempt(measure, "memory")
+    if blamed is None:
+        return replace(target, kv_bytes=room[0].kv_bytes or None, kv_tokens=room[0].kv_tokens)
+    if "refusal" in blamed:
+        return replace(target, status=REFUSED, refusal=blamed["refusal"])
+    return replace(target, notes=(*target.notes, f"the size of the KV cache: {blamed['reason']}"))
 
 
 def _open(plan: Plan, rank: Rank) -> None:
@@ -190,17 +231,17 @@ def _open(plan: Plan, rank: Rank) -> None:
     process_group.initialize(plan.server_args, plan.subjects[0].config)
 
 
-def _build_model(plan: Plan, subject: Subject, rank: Rank) -> RankBuild:
+def _build_model(plan: Plan, subject: Subject, rank: Rank) -> tuple[RankBuild, Any]:
     started = time.monotonic()
     made: list[Any] = []
     blamed = _attempt(lambda: made.append(_construct(subject)), "build")
     if blamed is not None:
-        return RankBuild(rank, seconds=time.monotonic() - started, **blamed)
+        return RankBuild(rank, seconds=time.monotonic() - started, **blamed), None
     model = made[0]
     total, kinds = layers.weight_bytes(model)
     found = layers.moe_layers(model)
     no, notes = _after(plan, subject, model, rank)
-    return RankBuild(
+    build = RankBuild(
         rank,
         BUILT if no is None else REFUSED,
         refusal=no,
@@ -211,6 +252,7 @@ def _build_model(plan: Plan, subject: Subject, rank: Rank) -> RankBuild:
         seconds=time.monotonic() - started,
         notes=tuple(notes),
     )
+    return build, model
 
 
 def _after(plan: Plan, subject: Subject, model: Any, rank: Rank) -> tuple[Refusal | None, list[str]]:

@@ -33,7 +33,7 @@ class Refusal:
     message: str
     where: str
     layer: str = ""
-    #: build (while the model is made), load (after the weights), forward (at the first forward).
+    #: build (while the model is made), load (after the weights), memory (when the KV cache is made), forward.
     when: str = "build"
 
 
@@ -66,6 +66,12 @@ class RankBuild:
     #: experts, attention, embeddings, other -> bytes.
     bytes_by_kind: Mapping[str, int] = field(default_factory=dict)
     layers: tuple[Layers, ...] = ()
+    #: False where the weights change size when they are loaded, or do not stay on the GPU.
+    weights_final: bool = True
+    #: What SGLang's arithmetic leaves for the KV cache of this rank, on the GPU of the check.
+    kv_bytes: int | None = None
+    kv_tokens: int | None = None
+    context_length: int | None = None
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
 
