@@ -6,6 +6,7 @@ cannot do, ends there and says nothing.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator
@@ -53,7 +54,7 @@ def _weights(model: Any) -> Iterator[Step]:
         if kind in seen:
             continue
         seen.add(kind)
-        yield f"the weights of {name}", "load", lambda function=function, module=module: function(module)
+        yield f"the weights of {name}", "load", functools.partial(function, module)
 
 
 def stand_in_runner(server_args: Any, view: Any, model_config: Any, model: Any, rank: Rank) -> Any:
@@ -116,7 +117,7 @@ def _known(server_args: Any, view: Any, model_config: Any, model: Any, rank: Ran
     known["ps"] = stand_ins.value_of("ModelRunner.ps")
     for name in ("tp_rank", "tp_size", "pp_rank", "pp_size", "moe_ep_size", "moe_dp_size", "attn_cp_size"):
         setattr(known["ps"], name, known[name])
-    module = sys.modules.get("sglang.srt.model_executor.model_runner")
+    module: Any = sys.modules.get("sglang.srt.model_executor.model_runner")
     if hasattr(module, "_UNSET"):  # up to 0.5.15: a memo that the constructor empties
         known["_linear_attn_registry_cache"] = module._UNSET
     resolve = getattr(module, "resolve_sliding_window_size", None)
@@ -170,7 +171,8 @@ def _draft_factory(runner: Any, view: Any) -> Any:
 
 def _two_batch_overlap(model: Any) -> None:
     """The strategy of the model's own decoder layers, where its forward asks for one."""
-    text = inspect.getsource(inspect.getmodule(type(model)))
+    module: Any = sys.modules[type(model).__module__]
+    text = inspect.getsource(module)
     if "model_forward_maybe_tbo" not in text and "init_new_tbo" not in text:
         return
     from sglang.srt.batch_overlap.operations_strategy import OperationsStrategy

@@ -30,7 +30,7 @@ def _only(architectures: frozenset[str]) -> Iterator[None]:
             if prefix != _MODELS or info.ispkg or _names_one(info, architectures):
                 yield info
 
-    pkgutil.iter_modules = iter_modules  # type: ignore[assignment]
+    pkgutil.iter_modules = iter_modules
     try:
         yield
     finally:

@@ -90,8 +90,9 @@ def _prepare(runner: Any, view: Any) -> None:
 @contextlib.contextmanager
 def _free_memory(gib: float) -> Iterator[None]:
     """SGLang's question for free memory answered with this figure, in whichever module it was imported."""
-    changed = []
-    for name, module in list(sys.modules.items()):
+    changed: list[tuple[Any, Any]] = []
+    modules: list[tuple[str, Any]] = list(sys.modules.items())
+    for name, module in modules:
         if name.startswith("sglang.") and hasattr(module, "get_available_gpu_memory"):
             changed.append((module, module.get_available_gpu_memory))
             module.get_available_gpu_memory = lambda *args, **kwargs: gib

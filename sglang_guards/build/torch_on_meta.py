@@ -102,7 +102,7 @@ def _set_triton_target(gpu: Gpu) -> None:
     properties = {"multiprocessor_count": gpu.units, "warpSize": target.warp_size}
     if gpu.sm in _SHARED_MEMORY:
         properties["max_shared_mem"] = _SHARED_MEMORY[gpu.sm]
-    utils = stand_ins.value_of("triton.runtime.driver.active.utils")
+    utils: Any = stand_ins.value_of("triton.runtime.driver.active.utils")
     utils.get_device_properties = lambda device=0: _Properties(properties)
 
     class Driver(stand_ins.StandIn):
@@ -116,7 +116,7 @@ def _set_triton_target(gpu: Gpu) -> None:
         def get_current_device(self) -> int:
             return 0
 
-    active = Driver()
+    active: Any = Driver()
     active.utils = utils
     driver.set_active(active)
 
@@ -137,7 +137,7 @@ def on_meta() -> Iterator[None]:
     import torch
     from torch.overrides import TorchFunctionMode
 
-    class OnMeta(TorchFunctionMode):
+    class OnMeta(TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = dict(kwargs or {})
             if kwargs.get("device") is not None:
