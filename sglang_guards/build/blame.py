@@ -52,10 +52,10 @@ def refusal(error: BaseException, when: str = "build") -> Refusal | None:
         return None
     if not _raised_by(error, roots):
         return None
-    if _DOUBTFUL.search(_condition(error)):
+    if _in_config(error) or any(_doubtful(step) for step in _frames(error) if _in_tree(step, roots)):
         return None
     message = words(error)
-    if any(sign in message.lower() for sign in _OURS):
+    if any(sign in message.lower() for sign in _OURS) or "not here>" in message:
         return None
     return Refusal(type(error).__name__, message, where(error), _layer(error), when)
 
@@ -64,22 +64,45 @@ def refusal(error: BaseException, when: str = "build") -> Refusal | None:
 _DOUBTFUL = re.compile(r"is_cuda\b|\.device\b|is_meta|data_ptr|is_pinned|_pool\b|allocator|\bversion\b")
 
 
-def _condition(error: BaseException) -> str:
-    """The text of the tests that led to the ``raise``, as far as they stand around it."""
-    last = _last(error)
-    if last is None:
-        return ""
+#: Functions that read a checkpoint's quantization settings: what they miss, the config given here may lack.
+_READ_CONFIG = frozenset({"get_quant_config", "from_config"})
+
+
+def _in_config(error: BaseException) -> bool:
+    return any(step.tb_frame.f_code.co_name in _READ_CONFIG for step in _frames(error))
+
+
+def _doubtful(step: TracebackType) -> bool:
+    """Whether a test around this line asks something that only a real machine could answer, or asks a stand-in."""
+    for test in _tests(step):
+        if _DOUBTFUL.search(ast.unparse(test)):
+            return True
+        for node in ast.walk(test):
+            if isinstance(node, (ast.Name, ast.Attribute)) and _is_stand_in(node, step):
+                return True
+    return False
+
+
+def _tests(step: TracebackType) -> Iterator[ast.expr]:
+    """The conditions that led to the line where this frame stands, as far as they are written around it."""
     try:
-        lines, start = inspect.getsourcelines(last.tb_frame.f_code)
+        lines, start = inspect.getsourcelines(step.tb_frame.f_code)
         tree = ast.parse(textwrap.dedent("".join(lines)))
     except (OSError, TypeError, SyntaxError):
-        return ""
-    line = last.tb_lineno - max(start, 1) + 1
-    tests: list[str] = []
+        return
+    line = step.tb_lineno - max(start, 1) + 1
     for node in ast.walk(tree):
         if isinstance(node, (ast.If, ast.Assert)) and node.lineno <= line <= (node.end_lineno or node.lineno):
-            tests.append(ast.unparse(node.test))
-    return " ".join(tests)
+            yield node.test
+
+
+def _is_stand_in(node: ast.expr, step: TracebackType) -> bool:
+    frame = step.tb_frame
+    try:
+        value = eval(compile(ast.Expression(node), "<test>", "eval"), frame.f_globals, dict(frame.f_locals))
+    except (Exception, stand_ins.CannotTell):
+        return False
+    return isinstance(value, stand_ins.StandIn)
 
 
 #: A set in a message comes in another order in every process.
@@ -125,6 +148,13 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(one))
         yield one
         one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+
+
+def _frames(error: BaseException) -> Iterator[TracebackType]:
+    step = error.__traceback__
+    while step is not None:
+        yield step
+        step = step.tb_next
 
 
 def _roots() -> tuple[str, ...]:

@@ -189,7 +189,8 @@ class StandIn(metaclass=StandInType):
         return not self.__eq__(other)
 
     def __hash__(self) -> int:
-        return id(self)
+        """A look-up in a set or a table is a question too."""
+        _refuse(_name(self), "the place in a table")
 
     def __repr__(self) -> str:
         return f"<{_name(self)}, not here>"

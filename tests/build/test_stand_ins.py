@@ -37,6 +37,7 @@ QUESTIONS: dict[str, Callable[[Any], Any]] = {
     "length": len,
     "items": list,
     "membership": lambda value: 1 in value,
+    "membership of itself": lambda value: value in {"fa3", "triton"},
     "number": int,
     "index": operator.index,
     "order": lambda value: value < 3,
@@ -68,7 +69,7 @@ def test_except_exception_does_not_swallow_a_question(package: Any) -> None:
 def test_a_stand_in_is_itself_and_no_class_or_function(package: Any) -> None:
     assert package.kernel == package.kernel
     assert (package.kernel == len) is False
-    assert (package.kernel == int) is False
+    assert (package.kernel == dict) is False  # noqa: E721
 
 
 def test_classes_can_be_derived_from_and_their_members_compared_by_identity(package: Any) -> None:
@@ -97,12 +98,14 @@ def test_as_decorator_the_function_stays(package: Any) -> None:
 
 
 def test_involvement_is_found_through_the_chain_of_causes(package: Any) -> None:
-    try:
+    def refuse() -> None:
         try:
             bool(package.flag)
         except stand_ins.CannotTell as error:
             raise ValueError("unsupported") from error
-    except ValueError as error:
-        stand_ins.forget()
-        assert stand_ins.involved(error)
+
+    with pytest.raises(ValueError, match="unsupported") as refused:
+        refuse()
+    stand_ins.forget()
+    assert stand_ins.involved(refused.value)
     assert not stand_ins.involved(ValueError("plain"))
