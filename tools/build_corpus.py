@@ -135,16 +135,17 @@ def _summary(rows: list[dict[str, Any]]) -> None:
 
 def _serve(options: argparse.Namespace) -> None:
     work = json.loads(Path(options.serve).read_text())
-    from sglang_guards import gpus, pose
+    from sglang_guards.launch import gpus
+    from sglang_guards.preflight import simulated_gpu
     from sglang_guards.build import construct
 
     construct.torch_on_meta.prepare_libraries()
     folder = Path(tempfile.mkdtemp())
-    pose.hide()
-    pose.write_tools(folder)
+    simulated_gpu.hide()
+    simulated_gpu.write_tools(folder)
     os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
     gpu = gpus.parse(work["cases"][0]["gpu"])
-    pose.strike(gpu)
+    simulated_gpu.strike(gpu)
     construct.prepare(gpu)
     import sglang.srt.model_loader
     import sglang.srt.server_args  # noqa: F401
@@ -172,12 +173,14 @@ def _one(case: dict[str, Any], models: Path, out: Path) -> None:
 def _build(case: dict[str, Any], models: Path) -> dict[str, Any]:
     from sglang.srt.server_args import prepare_server_args
 
-    from sglang_guards import command, compat, gpus, model_files, pose
+    from sglang_guards import sglang_compat
+    from sglang_guards.launch import gpus, model_files
+    from sglang_guards.preflight import command_line, simulated_gpu
     from sglang_guards.build import construct
 
     os.environ.update(case.get("env") or {})
-    pose.strike(gpus.parse(case["gpu"]))
-    words = list(command.parse([w.replace("{models}", str(models)) for w in case["argv"]]).args)
+    simulated_gpu.strike(gpus.parse(case["gpu"]))
+    words = list(command_line.parse([w.replace("{models}", str(models)) for w in case["argv"]]).args)
     config = models / case["model"] / "config.json"
     scratch = Path(tempfile.mkdtemp())
     for at, word in enumerate(words[:-1]):
@@ -185,7 +188,7 @@ def _build(case: dict[str, Any], models: Path) -> dict[str, Any]:
             folder = model_files.lay_out(model_files.read(config), config.parent, words[at + 1], scratch)
             words[at + 1] = str(folder)
     server_args = prepare_server_args(words)
-    view = compat.resolve(server_args)
+    view = sglang_compat.resolve(server_args)
     return construct.build(server_args, view, gpu=gpus.parse(case["gpu"])).to_dict()
 
 

@@ -35,7 +35,7 @@ from sglang_guards.build import (
 from sglang_guards.build.model import BUILT, NOT_BUILT, REFUSED, BuildResult, Rank, RankBuild, Refusal
 
 if TYPE_CHECKING:
-    from sglang_guards.gpus import Gpu
+    from sglang_guards.launch.gpus import Gpu
 
 #: SGLang's class for architectures that it has no class of its own for; what it builds says nothing about a launch.
 _FALLBACK = "Transformers"

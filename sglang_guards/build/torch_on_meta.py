@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sglang_guards.build import stand_ins
 
 if TYPE_CHECKING:
-    from sglang_guards.gpus import Gpu
+    from sglang_guards.launch.gpus import Gpu
 
 #: Imported before the stand-ins: they probe for kernel packages while they are imported, and remember the answer.
 _PROBE_FOR_PACKAGES = ("tvm_ffi", "torchvision", "transformers", "transformers.models.llama.modeling_llama")
