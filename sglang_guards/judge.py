@@ -91,7 +91,7 @@ def _shown_facts(launch: Launch) -> Mapping[str, Mapping[str, object]]:
     """The facts that decide, small enough to print: everything but raw configs and unset args."""
     shown = {}
     for name, fact in launch.facts.items():
-        if name.endswith((".config", ".quant_config")):
+        if name.endswith((".config", ".quant_config")) or name == "build.ranks":
             continue
         if name.startswith("args.") and fact.origin == "default":
             continue

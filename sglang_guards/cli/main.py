@@ -150,7 +150,7 @@ def _check(args: argparse.Namespace, launch: list[str]) -> int:
         from sglang_guards.preflight import all_releases
 
         return all_releases.run(launch, args)
-    report = launch_check.check(launch, gpu=args.gpu, model_config=args.model_config)
+    report = launch_check.check(launch, gpu=args.gpu, model_config=args.model_config, build=not args.no_build)
     if args.format == "text":
         text.text(report, text.console(), verbose=args.verbose)
     else:

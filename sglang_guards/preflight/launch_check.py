@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from sglang_guards import redact, settings, source
+from sglang_guards.build.facts import facts as build_facts
+from sglang_guards.build.model import NOT_BUILT, BuildResult
 from sglang_guards.errors import CouldNotCheck, NotAccepted
 from sglang_guards.flag_table import table as landscape
 from sglang_guards.judge import judge
@@ -32,6 +34,7 @@ def check(
     gpu: str | None = None,
     env: Mapping[str, str] | None = None,
     model_config: str | os.PathLike[str] | None = None,
+    build: bool = True,
 ) -> Report:
     """Check one launch command as the operator types it, against the SGLang installed here.
 
@@ -47,6 +50,7 @@ def check(
         gpu=gpus.parse(gpu) if gpu not in (None, "", "auto") else gpus.detect(),
         base=base,
         model_config=None if model_config is None else _config_path(model_config),
+        build=build,
         source=_installed(),
     )
     result = _judged(target, target.command, {})
@@ -74,6 +78,7 @@ class _Target:
     gpu: gpus.Gpu
     base: Mapping[str, str]
     model_config: Path | None
+    build: bool
     source: source.Source
 
 
@@ -115,7 +120,8 @@ def _judged(target: _Target, cmd: command.Command, edits: Mapping[str, Any]) -> 
             "model_config": None if target.model_config is None else str(target.model_config),
             "edits": dict(edits),
             "scratch": scratch,
-            "timeout_s": worker_client.RESOLVE_S,
+            "timeout_s": worker_client.RESOLVE_S + (worker_client.BUILD_S if target.build else 0.0),
+            "build_s": worker_client.BUILD_S if target.build else 0.0,
         }
         answer = worker_client.ask(request, env)
     table = options.from_json(answer.get("table") or ())
@@ -131,6 +137,9 @@ def _judged(target: _Target, cmd: command.Command, edits: Mapping[str, Any]) -> 
         facts |= {
             f"refusal.{key}": Fact(str(answer.get(key) or ""), "resolved") for key in ("message", "where")
         }
+    build = answer.get("build")
+    if build is not None:
+        facts |= build_facts(BuildResult.from_dict(build))
     if target.gpu.measured:
         facts = {k: replace(f, origin="machine") if k.startswith("gpu.") else f for k, f in facts.items()}
     launch = Launch(
@@ -140,7 +149,7 @@ def _judged(target: _Target, cmd: command.Command, edits: Mapping[str, Any]) -> 
     if kind == "refused":
         report = replace(report, facts=_as_typed(given, target.gpu))
     notes = (*report.notes, *answer.get("problems", ()), *_notes(answer, cmd))
-    report = replace(report, notes=notes)
+    report = replace(report, notes=notes, build=build)
     values = given | {
         name.removeprefix("args."): fact.value for name, fact in facts.items() if name.startswith("args.")
     }
@@ -156,7 +165,7 @@ def _verdicts(launch: Launch) -> tuple[tuple[FlagVerdict, ...], tuple[str, ...]]
 
 
 def _notes(answer: Mapping[str, Any], cmd: command.Command) -> list[str]:
-    notes = []
+    notes = _not_built(answer.get("build") or {})
     if answer.get("draft_unknown"):
         notes.append("the draft model's config is not on this machine, so rules about the draft are skipped")
     if any(word.startswith("--config=") for word in cmd.args):
@@ -164,6 +173,20 @@ def _notes(answer: Mapping[str, Any], cmd: command.Command) -> list[str]:
             "SGLang reads --config only when the file is a word of its own; --config=FILE is ignored"
         )
     return notes
+
+
+def _not_built(build: Mapping[str, Any]) -> list[str]:
+    """What was left out of a build that otherwise speaks."""
+    ranks = build.get("ranks") or ()
+    if all(one["status"] == NOT_BUILT for one in ranks):  # the head of the report says it
+        return []
+    return sorted(
+        {
+            f"the {one['rank']['model']} model was not built on rank {one['rank']['rank']}: {one['reason']}"
+            for one in ranks
+            if one["status"] == NOT_BUILT
+        }
+    )
 
 
 def _as_typed(given: Mapping[str, Any], gpu: gpus.Gpu) -> dict[str, dict[str, Any]]:

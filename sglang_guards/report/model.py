@@ -141,6 +141,8 @@ class Report:
     argv: tuple[str, ...] = ()
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     corrected: tuple[str, ...] | None = None
+    #: The model as SGLang built it: status, reason and ranks; None where no build was tried.
+    build: Mapping[str, Any] | None = None
     seconds: float = 0.0
 
     def count(self, severity: Severity) -> int:
@@ -180,5 +182,6 @@ class Report:
             "skipped": [vars(s) for s in self.skipped],
             "ignored": [{"id": i.id, "severity": i.severity.value, "reason": i.reason} for i in self.ignored],
             "notes": list(self.notes),
+            "build": None if self.build is None else dict(self.build),
             "corrected": None if self.corrected is None else list(self.corrected),
         }
