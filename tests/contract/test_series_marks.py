@@ -36,7 +36,10 @@ def test_the_place_is_the_scale_of_the_down_projection(release: str) -> None:
 
 @pytest.mark.parametrize(
     ("release", "line"),
-    [("0.5.15", "    a2_scale = our_scale(intermediate_cache2)\n"), ("0.5.23", "    a2_scale = a2_scale * 2\n")],
+    [
+        ("0.5.15", "    a2_scale = our_scale(intermediate_cache2)\n"),
+        ("0.5.23", "    a2_scale = a2_scale * 2\n"),
+    ],
 )
 def test_a_scale_of_another_make_is_unknown(release: str, line: str, tmp_path: Path) -> None:
     rel = Path("sglang/srt/layers/moe/moe_runner/triton_utils/fused_moe.py")
