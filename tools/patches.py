@@ -23,6 +23,8 @@ from patchseries.apply import Refused
 from patchseries.manifest import Series, dump, for_ci, load, selected
 from patchseries.refresh import refresh, replaced, scratch
 
+_AGAIN = "apply goes on where this one stopped, apply --reverse goes back"
+
 
 def _check(args: argparse.Namespace) -> int:
     every = load()
@@ -143,6 +145,9 @@ def main(argv: list[str] | None = None) -> int:
             "interrupted: run the same command again to go on, or apply --reverse to go back", file=sys.stderr
         )
         return 130
+    except OSError as error:
+        print(f"error: {error}\n{_AGAIN}", file=sys.stderr)
+        return 1
     except (ValueError, trees.Missing) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

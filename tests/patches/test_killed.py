@@ -5,6 +5,7 @@ Prints «package, apply: N points, …», which tools/evidence.py keeps.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -231,6 +232,55 @@ def test_a_full_disk_is_told_as_it_is(
     left[0] = 100
     assert again(tree, "--reverse") == 0
     assert content(tree) == clean
+
+
+def as_earlier_versions_left_it(tree: Path) -> None:
+    """Their record had no step, and they kept the originals alone."""
+    backup = tree / "sglang" / package.BACKUP
+    shutil.rmtree(backup / "patched")
+    state = json.loads((backup / "state.json").read_text())
+    del state["step"]
+    (backup / "state.json").write_text(json.dumps(state))
+
+
+def test_what_an_earlier_version_applied_can_be_undone(small: manifest.Series, tmp_path: Path) -> None:
+    tree = site(tmp_path / "site")
+    clean = content(tree)
+    assert again(tree) == 0
+    as_earlier_versions_left_it(tree)
+    assert again(tree, "--reverse") == 0
+    assert content(tree) == clean
+
+
+def test_what_an_earlier_version_left_half_done_can_be_undone(
+    small: manifest.Series, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = site(tmp_path / "site")
+    clean = content(tree)
+    assert again(tree) == 0
+    as_earlier_versions_left_it(tree)
+    (tree / "sglang/srt/one.py").write_bytes(clean["sglang/srt/one.py"])
+    assert again(tree) == 1
+    said = capsys.readouterr().err
+    assert "patched/python/sglang/srt/one.py: missing or damaged" in said
+    assert "2 of 3 files of the package are patched with v1.2.3" in said
+    assert again(tree, "--reverse") == 0
+    assert content(tree) == clean
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"series": "v1"}', '{"series": "v1", "files": {"a": 1}}'])
+def test_a_damaged_record_is_said_with_the_place_of_the_originals(
+    small: manifest.Series, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    tree = site(tmp_path / "site")
+    assert again(tree) == 0
+    (tree / "sglang" / package.BACKUP / "state.json").write_text(text)
+    for args in ((), ("--reverse",)):
+        assert again(tree, *args) == 1
+        said = capsys.readouterr().err
+        assert "state.json is damaged" in said
+        assert f"{package.BACKUP}/original" in said
+        assert "nothing was changed" not in said
 
 
 def test_two_runs_at_once(small: manifest.Series, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,10 +80,16 @@ def read(backup: Path) -> Record | None:
     path = backup / "state.json"
     if not path.is_file():
         return None
-    data = json.loads(path.read_text(encoding="utf-8"))
-    files = {name: (before, after) for name, (before, after) in data["files"].items()}
-    # A record without a step is of an earlier version of this tool, which wrote it before it began.
-    return Record(data["series"], data.get("step", "applying"), files)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        files = {name: (before, after) for name, (before, after) in data["files"].items()}
+        # A record without a step is of an earlier version of this tool, which wrote it before it began.
+        return Record(data["series"], data.get("step", "applying"), files)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise Refused(
+            f"{path} is damaged",
+            f"the files of the package that were changed have their originals in {backup / 'original'}",
+        ) from None
 
 
 def _write(backup: Path, record: Record) -> None:
