@@ -34,6 +34,7 @@ PROBE_MODULES = (
     "probes.flag_readers",
     "probes.moe_faults",
     "probes.launch_faults",
+    "probes.series_marks",
     "models.fusion_contract",
 )
 
