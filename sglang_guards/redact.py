@@ -23,14 +23,31 @@ _SECRET_WORDS = frozenset(
     | {"pass", "passphrase", "authorization", "bearer", "pat", "jwt", "cookie", "cookies", "passcode"}
 )
 _SECRET_ENDS = ("password", "passwd", "passphrase")
-_KEY_BEFORE = frozenset({"api", "admin", "access", "secret", "private", "auth", "encryption", "signing", "account"})
+_KEY_BEFORE = frozenset(
+    {"api", "admin", "access", "secret", "private", "auth", "encryption", "signing", "account"}
+)
 #: Parts of a variable's name that say secret there, but not in a flag or field.
-_ENV_WORDS = frozenset({"auth", "key", "keys", "pw", "pwd", "cred", "sas", "tokens", "apikeys", "passwords", "session"})
+_ENV_WORDS = frozenset(
+    {"auth", "key", "keys", "pw", "pwd", "cred", "sas", "tokens", "apikeys", "passwords", "session"}
+)
 #: Beside ``tokens`` these count tokens of text.
-_COUNTS = frozenset({"max", "min", "num", "total", "per", "limit", "budget", "prefill", "draft", "context", "n"})
+_COUNTS = frozenset(
+    {"max", "min", "num", "total", "per", "limit", "budget", "prefill", "draft", "context", "n"}
+)
 _NOT_SECRET = frozenset({"pwd", "oldpwd", "ssh_auth_sock", "session", "xdg_session_type", "desktop_session"})
 #: Keys of a URL's query or fragment.
-_QUERY_WORDS = _SECRET_WORDS | {"key", "auth", "pwd", "pw", "sig", "signature", "sas", "code", "session", "tokens"}
+_QUERY_WORDS = _SECRET_WORDS | {
+    "key",
+    "auth",
+    "pwd",
+    "pw",
+    "sig",
+    "signature",
+    "sas",
+    "code",
+    "session",
+    "tokens",
+}
 _DASHES = "-\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
 _BARE_LOGIN = re.compile(r"(?<![\w/@.-])[\w.+-]+:[^\s@/'\"=]+@(?!sha\d+:)(?=[\w.\[-])")
@@ -148,7 +165,9 @@ def _hidden(words: Sequence[str]) -> Iterator[str | None]:
             yield f"{name}="
         elif sign and re.fullmatch(r"[\w.-]+", name) and is_secret(name):
             yield f"{name}="
-        elif glued and (rest := _canonical(word)[len(glued) :]) and rest[0] not in "-=":  # ``--api-key:x``, ``--api-keyx``
+        elif (
+            glued and (rest := _canonical(word)[len(glued) :]) and rest[0] not in "-="
+        ):  # ``--api-key:x``, ``--api-keyx``
             after = 1
             yield word[: len(word) - len(rest) + (rest[0] == ":")]
         else:

@@ -285,7 +285,9 @@ class _Lexer:
                 out += c
                 continue
             rest = self.text[self.at :]
-            number = re.match(r"x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})", rest)
+            number = re.match(
+                r"x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})", rest
+            )
             if number:
                 self.at += len(number[0])
                 digits = number[1] or number[2] or number[3]

@@ -73,7 +73,9 @@ def run(text: str, env: Mapping[str, str]) -> list[Simple]:
     brackets = 0
     for raw in commands(text):
         raw = _without_reserved(raw, state)
-        brackets = brackets + 1 if raw.before == "(" else max(0, brackets - 1) if raw.before == ")" else brackets
+        brackets = (
+            brackets + 1 if raw.before == "(" else max(0, brackets - 1) if raw.before == ")" else brackets
+        )
         if not raw.words:
             continue
         simple = _simple(raw, state, bool(state.depth or brackets))
@@ -135,7 +137,9 @@ def _simple(raw: Raw, state: _State, nested: bool) -> Simple:
         nested=nested,
         cwd=state.cwd,
         sourced=tuple(state.sourced),
-        unknown_env=tuple(sorted(k for k in state.exported if k in state.variables and state.variables[k] is None)),
+        unknown_env=tuple(
+            sorted(k for k in state.exported if k in state.variables and state.variables[k] is None)
+        ),
     )
 
 
@@ -188,8 +192,12 @@ def _builtin(simple: Simple, state: _State) -> None:
     elif name == "set" and ("+a" in rest or rest[:2] == ["+o", "allexport"]):
         state.all_exported = False
     elif name == "cd" and rest:
-        state.cwd = rest[-1] if rest[-1].startswith(("/", "$")) or not state.cwd else f"{state.cwd}/{rest[-1]}"
-    elif name in (".", "source") or (name in ("module", "conda", "mamba") and rest[:1] in (["load"], ["activate"])):
+        state.cwd = (
+            rest[-1] if rest[-1].startswith(("/", "$")) or not state.cwd else f"{state.cwd}/{rest[-1]}"
+        )
+    elif name in (".", "source") or (
+        name in ("module", "conda", "mamba") and rest[:1] in (["load"], ["activate"])
+    ):
         state.sourced.append(" ".join(simple.words))
 
 
@@ -302,5 +310,12 @@ def _no_braces(word: Word) -> None:
     )
     while inner := re.search(r"\{[^{}]*\}", shape):
         if "," in inner[0] or ".." in inner[0]:
-            raise ShellError(f"line {word.line}: bash expands the braces in {word.raw}; put the word in quotes")
+            raise ShellError(
+                f"line {word.line}: bash expands the braces in {word.raw}; put the word in quotes"
+            )
         shape = shape[: inner.start()] + "x" * len(inner[0]) + shape[inner.end() :]
+
+
+def plain_words(word: Word) -> list[str]:
+    """A word that expands nothing, without its quotes."""
+    return ["".join(part.text for part in word.parts)]

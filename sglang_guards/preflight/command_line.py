@@ -18,11 +18,50 @@ _MODULES = frozenset({"sglang.launch_server", "sglang_guards.launch_server"})
 #: Options of the Python interpreter that take the next word.
 _PYTHON_VALUES = frozenset({"-W", "-X"})
 #: What a host's variables say to SGLang, and a container does not inherit.
-_HOST_ONLY = ("SGLANG_", "SGL_", "NCCL_", "CUDA_", "FLASHINFER_", "TRITON_", "TORCH", "PYTORCH_", "HIP_", "ROCR_")
+_HOST_ONLY = (
+    "SGLANG_",
+    "SGL_",
+    "NCCL_",
+    "CUDA_",
+    "FLASHINFER_",
+    "TRITON_",
+    "TORCH",
+    "PYTORCH_",
+    "HIP_",
+    "ROCR_",
+)
 #: Commands beside a launch that need no word.
 _USUAL = frozenset(
-    {"export", "set", "cd", "echo", "printf", "mkdir", "sleep", "ulimit", "unset", "source", ".", "true", "wait"}
-    | {"module", "date", "exit", "trap", "shift", "local", "return", ":", "[", "[[", "test", "hostname", "nvidia-smi"}
+    {
+        "export",
+        "set",
+        "cd",
+        "echo",
+        "printf",
+        "mkdir",
+        "sleep",
+        "ulimit",
+        "unset",
+        "source",
+        ".",
+        "true",
+        "wait",
+    }
+    | {
+        "module",
+        "date",
+        "exit",
+        "trap",
+        "shift",
+        "local",
+        "return",
+        ":",
+        "[",
+        "[[",
+        "test",
+        "hostname",
+        "nvidia-smi",
+    }
 )
 
 
@@ -38,8 +77,11 @@ class Command:
     unset: tuple[str, ...] = ()
     clear: bool = False
     contained: bool = False
-    #: Python or `sglang` as typed.
+    #: Python or `sglang` as typed, and the module that Python runs.
     program: str = ""
+    module: str = ""
+    #: Where it stands in its file; 0: not known.
+    line: int = 0
     notes: tuple[str, ...] = ()
     #: Where a Python other than this one is started.
     places: tuple[str, ...] = ()
@@ -88,7 +130,7 @@ def of_words(words: Sequence[str], base: Mapping[str, str]) -> Command:
     if reader.script is not None:
         return _inside(reader, base)
     program = reader.word
-    serve = _server(reader)
+    module, serve = _server(reader)
     return Command(
         argv=reader.words,
         prefix=reader.words[: reader.at],
@@ -99,6 +141,7 @@ def of_words(words: Sequence[str], base: Mapping[str, str]) -> Command:
         clear=reader.clear,
         contained=reader.contained,
         program=program,
+        module=module,
         notes=tuple(reader.notes),
         places=tuple(reader.places),
         devices=reader.devices,
@@ -109,7 +152,9 @@ def of_words(words: Sequence[str], base: Mapping[str, str]) -> Command:
 
 def _inside(reader: Reader, base: Mapping[str, str]) -> Command:
     """The launch in the text of ``bash -c``."""
-    outer = Command((), (), (), False, tuple(reader.env.items()), tuple(reader.unset), reader.clear, reader.contained)
+    outer = Command(
+        (), (), (), False, tuple(reader.env.items()), tuple(reader.unset), reader.clear, reader.contained
+    )
     inner = of_text(reader.script or "", outer.environment(base))
     env = ({} if inner.clear else dict(reader.env)) | dict(inner.env)
     front = tuple(f"{k}={v}" for k, v in env.items() if (k, v) not in inner.env)
@@ -148,11 +193,14 @@ def of_text(text: str, base: Mapping[str, str], nth: int | None = None) -> Comma
         if why is not None and (len(simple) == 1 or "sglang" in text):
             raise why
         raise CouldNotCheck(
-            "the launch command is empty" if not simple else "the text holds no launch of SGLang", f"give {FORMS}"
+            "the launch command is empty" if not simple else "the text holds no launch of SGLang",
+            f"give {FORMS}",
         )
     if len(found) > 1 and nth is None:
         lines = ", ".join(str(simple[at].line) for at, _ in found)
-        raise CouldNotCheck(f"the text holds {len(found)} launches, at lines {lines}", "choose one with --nth N")
+        raise CouldNotCheck(
+            f"the text holds {len(found)} launches, at lines {lines}", "choose one with --nth N"
+        )
     if nth is not None and not 1 <= nth <= len(found):
         raise CouldNotCheck(f"there is no launch number {nth}: the text holds {len(found)}", "count from 1")
     at, command = found[(nth or 1) - 1]
@@ -185,7 +233,9 @@ def _with_surroundings(
         names = ", ".join(dict.fromkeys(PurePath(name).name for name in others))
         notes.append(f"only the launch is judged, not what the text runs beside it: {names}")
     if one.nested:
-        notes.append("the launch stands inside a condition, a loop or a function: it is judged as if it is reached")
+        notes.append(
+            "the launch stands inside a condition, a loop or a function: it is judged as if it is reached"
+        )
     if one.sourced:
         notes.append(f"what {'; '.join(one.sourced)} sets is not known")
     if one.patterns:
@@ -199,17 +249,18 @@ def _with_surroundings(
         unset=(*command.unset, *(k for k in base if k not in one.env and k not in dict(command.env))),
         cwd=command.cwd or one.cwd,
         cut=bool(others or one.redirects or one.after == "&"),
+        line=one.line,
     )
 
 
-def _server(reader: Reader) -> bool:
-    """Move past the launcher; True for ``sglang serve``."""
+def _server(reader: Reader) -> tuple[str, bool]:
+    """Move past the launcher: the module that Python runs, and True for ``sglang serve``."""
     name = reader.name
     rest = reader.words[reader.at + 1 :]
     if name == "sglang":
         if rest[:1] == ("serve",):
             reader.at += 2
-            return True
+            return "", True
         what = first_words(rest[:1])
         raise CouldNotCheck(f"'sglang {what[0] if what else ''}' does not start a server", f"give {FORMS}")
     if not is_python(reader.word):
@@ -222,10 +273,10 @@ def _server(reader: Reader) -> bool:
     if module == "" and reader.at < len(reader.words):
         module = reader.take()
     if module in _MODULES:
-        return False
+        return module, False
     if module in ("sglang", "sglang.cli.main") and reader.word == "serve":
         reader.at += 1
-        return True
+        return module, True
     if PurePath(module).name == "launch_server.py" and PurePath(module).parent.name == "sglang":
-        return False
+        return module, False
     raise CouldNotCheck(f"the command runs {module or 'no module'}, not SGLang's server", f"give {FORMS}")

@@ -31,6 +31,10 @@ _AT_IMPORT = (
     "FLASHINFER_",
     "PYTHON",
     "LD_",
+    "HUGGINGFACE_",
+    "XDG_CACHE_HOME",
+    "MODELSCOPE_",
+    "HOME",
 )
 #: Helpers kept alive; each holds about half a GiB.
 _MOST = 2
@@ -49,7 +53,7 @@ class Helper:
         answers, theirs = os.pipe()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, str(theirs), chr(0x1F).join(_search_path())],
+                [sys.executable, "-c", _START, str(theirs), chr(0x1F).join(_search_path(env))],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -123,8 +127,11 @@ class Helper:
             self._process.wait()
 
 
-def _search_path() -> list[str]:
-    return [path or os.getcwd() for path in sys.path]
+def _search_path(env: Mapping[str, str]) -> list[str]:
+    """This process's module path, with the folders in front that only the launch's PYTHONPATH names."""
+    here = [path or os.getcwd() for path in sys.path]
+    extra = [os.path.abspath(path) for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
+    return [*(path for path in extra if path not in here), *here]
 
 
 _helpers: dict[_Key, Helper] = {}
@@ -135,7 +142,7 @@ def _key(env: Mapping[str, str]) -> _Key:
     matters = sorted(
         (k, v) for k, v in env.items() if k.startswith(_AT_IMPORT) and not k.startswith("SGLANG_GUARDS")
     )
-    return os.getpid(), sys.executable, tuple(_search_path()), tuple(matters)
+    return os.getpid(), sys.executable, tuple(_search_path(env)), tuple(matters)
 
 
 def ask(request: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:

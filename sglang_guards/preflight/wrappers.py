@@ -50,7 +50,9 @@ _PLAIN: Mapping[str, Wrapper] = {
     "stdbuf": _wrapper("-i --input -o --output -e --error"),
     "doas": _wrapper("-u -C"),
 }
-_SUDO = _wrapper("-u --user -g --group -h --host -p --prompt -C --close-from -D --chdir -R --chroot -T -r -t -U")
+_SUDO = _wrapper(
+    "-u --user -g --group -h --host -p --prompt -C --close-from -D --chdir -R --chroot -T -r -t -U"
+)
 _CONDA = _wrapper("-n --name -p --prefix --cwd")
 _UV = _wrapper(
     "-p --python --with --with-editable --with-requirements --extra --group --only-group --no-group --project "
@@ -61,7 +63,14 @@ _RUN = {"poetry", "pipenv", "pdm", "rye", "pixi"}
 #: Options of ``docker run`` that take no word; all others do.
 _DOCKER_SWITCHES = frozenset(
     {"--detach", "--interactive", "--tty", "--rm", "--init", "--privileged", "--read-only", "--publish-all"}
-    | {"--quiet", "--no-healthcheck", "--sig-proxy", "--oom-kill-disable", "--disable-content-trust", "--replace"}
+    | {
+        "--quiet",
+        "--no-healthcheck",
+        "--sig-proxy",
+        "--oom-kill-disable",
+        "--disable-content-trust",
+        "--replace",
+    }
 )
 _DOCKER_SHORT = frozenset("ditPq")
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
@@ -222,7 +231,9 @@ def _sudo(reader: Reader) -> None:
     for name in dropped:
         del reader.env[name]
     if dropped:
-        reader.notes.append(f"sudo does not pass on {', '.join(dropped)} (write it behind sudo, or use sudo -E)")
+        reader.notes.append(
+            f"sudo does not pass on {', '.join(dropped)} (write it behind sudo, or use sudo -E)"
+        )
     reader.cwd = next(iter(seen.get("-D", []) + seen.get("--chdir", [])), reader.cwd)
     if reader.word == "":
         return
