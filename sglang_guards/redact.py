@@ -165,10 +165,8 @@ def _hidden(words: Sequence[str]) -> Iterator[str | None]:
             yield f"{name}="
         elif sign and re.fullmatch(r"[\w.-]+", name) and is_secret(name):
             yield f"{name}="
-        elif (
-            glued and (rest := _canonical(word)[len(glued) :]) and rest[0] not in "-="
-        ):  # ``--api-key:x``, ``--api-keyx``
-            after = 1
+        elif glued and (rest := _canonical(word)[len(glued) :]) and rest[0] not in "-=":
+            after = 1  # ``--api-key:x`` or ``--api-keyx``, and what follows
             yield word[: len(word) - len(rest) + (rest[0] == ":")]
         else:
             if not sign and re.fullmatch(rf"[{_DASHES}]*[\w-]+", word):

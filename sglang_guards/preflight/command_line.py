@@ -1,4 +1,4 @@
-"""A launch command as the operator types it, as words or as one text of a shell: taken apart, and put together again."""
+"""A launch command as the operator types it, as words or as one text of a shell: what it starts, and with what."""
 
 from __future__ import annotations
 

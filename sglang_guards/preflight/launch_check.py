@@ -43,7 +43,9 @@ def check(
     (default: this process's); `model_config` is a config.json, or a folder with one, to use when the checkpoint is
     not here. Without words in `argv` the launch in `launch_file` is checked (a script, a Slurm job, a compose file or
     Kubernetes YAML), the `nth` where it holds several. `fixed_release` keeps to the SGLang found first, whatever
-    PYTHONPATH the command sets. ``SGLANG_GUARDS_IGNORE`` in the environment suppresses findings; the mode does not matter here: an error
+    PYTHONPATH the command sets.
+
+    ``SGLANG_GUARDS_IGNORE`` in the environment suppresses findings; the mode does not matter here: an error
     is an error. Raises `CouldNotCheck` when the launch cannot be checked.
     """
     started = time.monotonic()

@@ -91,7 +91,7 @@ class _Container:
 
 def _of_yaml(text: str, name: str, env: Mapping[str, str], nth: int | None) -> tuple[Command, str]:
     try:
-        import yaml
+        import yaml  # type: ignore[import-untyped]
     except ImportError:
         raise CouldNotCheck(
             f"reading {name} takes PyYAML, which is not installed here",
@@ -157,11 +157,7 @@ def _compose(document: Any, env: Mapping[str, str]) -> Iterator[_Container]:
             w for key in ("entrypoint", "command") for w in _compose_words(service.get(key), env, missing)
         ]
         variables = {
-            k: None
-            if v is None and k not in env
-            else env.get(k)
-            if v is None
-            else _interpolated(v, env, missing)
+            k: env.get(k) if v is None else _interpolated(v, env, missing)
             for k, v in _pairs(service.get("environment")).items()
         }
         notes = (
@@ -247,7 +243,8 @@ def _compose_mounts(volumes: Any, env: Mapping[str, str]) -> Iterator[tuple[str,
 def _kubernetes(document: Any) -> Iterator[_Container]:
     for container in _containers(document, set()):
         env: dict[str, str | None] = {}
-        for entry in container.get("env") or ():
+        entries = container.get("env")
+        for entry in entries if isinstance(entries, list) else ():
             if isinstance(entry, dict) and "name" in entry:
                 known = "value" in entry or "valueFrom" not in entry
                 text = _kubernetes_text(entry.get("value"), env) if known else None
