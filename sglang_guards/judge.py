@@ -9,13 +9,20 @@ from sglang_guards.launch.facts import Launch, MissingFact
 from sglang_guards.report.model import Finding, Ignored, Report, Severity, Skipped
 from sglang_guards.rules import Rule, all_rules
 from sglang_guards.settings import Settings, ignore_reason
+from sglang_guards.time_limit import within
+
+#: Seconds for all rules of one launch together; they take milliseconds.
+RULES_S = 30.0
 from sglang_guards.source.applied_patches import applied_patches
 
 
-def judge(launch: Launch, settings: Settings, rules: Sequence[Rule] | None = None) -> Report:
+def judge(
+    launch: Launch, settings: Settings, rules: Sequence[Rule] | None = None, seconds: float = RULES_S
+) -> Report:
     """Findings of all rules that apply, worst first; suppressed ones and missing facts are listed apart.
 
-    In `warn` mode errors become warnings. Never raises for a fault inside a rule.
+    In `warn` mode errors become warnings. Never raises for a fault inside a rule; rules that are not done after
+    `seconds` are stopped, and named.
     """
     findings: list[Finding] = []
     passed: list[str] = []
@@ -23,27 +30,37 @@ def judge(launch: Launch, settings: Settings, rules: Sequence[Rule] | None = Non
     ignored: list[Ignored] = []
     notes: list[str] = list(settings.notes)
     known = rules if rules is not None else all_rules(notes)
+    notes += unknown_ignores(settings.ignore, known)
     applied = 0
-    for rule in known:
-        try:
-            if not rule.applies(launch):
-                continue
-            applied += 1
-            found = list(rule.check(launch))
-        except MissingFact as missing:
-            skipped.append(Skipped(rule.id, missing.name))
-            continue
-        except Exception as error:  # a rule's fault must not become the server's fault
-            notes.append(f"{rule.id} could not be decided: {type(error).__name__}: {error}")
-            continue
-        if not found:
-            passed.append(rule.id)
-        reason = ignore_reason(settings.ignore, rule.id)
-        for finding in found:
-            if reason is not None:
-                ignored.append(Ignored(finding.id, finding.severity, reason))
-            else:
-                findings.append(_in_mode(finding, settings.mode))
+    waiting = list(known)
+
+    def run() -> None:
+        nonlocal applied
+        while waiting:
+            rule = waiting[0]
+            found: list[Finding] | None = None
+            try:
+                if rule.applies(launch):
+                    applied += 1
+                    found = list(rule.check(launch))
+            except MissingFact as missing:
+                skipped.append(Skipped(rule.id, missing.name))
+            except Exception as error:  # a rule's fault must not become the server's fault
+                notes.append(f"{rule.id} could not be decided: {type(error).__name__}: {error}")
+            if found == []:
+                passed.append(rule.id)
+            reason = ignore_reason(settings.ignore, rule.id)
+            for finding in found or ():
+                if reason is not None:
+                    ignored.append(Ignored(finding.id, finding.severity, reason))
+                else:
+                    findings.append(_in_mode(finding, settings.mode))
+            del waiting[0]
+
+    if not within(seconds, run):
+        late = [rule.id for rule in waiting]
+        notes.append(f"could not judge {', '.join(late)}: the rules were stopped after {seconds:g} s")
+        skipped += [Skipped(rule_id, "time") for rule_id in late]
     findings.sort(key=lambda f: (f.severity.rank, f.id))
     return Report(
         findings=tuple(findings),
@@ -57,6 +74,21 @@ def judge(launch: Launch, settings: Settings, rules: Sequence[Rule] | None = Non
         facts=_shown_facts(launch),
         target=_target(launch),
     )
+
+
+def unknown_ignores(ignore: Mapping[str, str], known: Sequence[Rule]) -> list[str]:
+    """A line for every key of SGLANG_GUARDS_IGNORE that selects no rule."""
+    ids = [rule.id for rule in known]
+    names = {rule.name.upper(): rule.id for rule in known}
+    lines = []
+    for key in ignore:
+        if key.startswith("SGL"):
+            lines.append(f"SGLANG_GUARDS_IGNORE: {key} is SGLang's own refusal and cannot be ignored")
+        elif not any(rule_id.startswith(key) for rule_id in ids):
+            instead = names.get(key)
+            hint = f"; write its id, {instead}" if instead else "; sglang-guards rules lists them"
+            lines.append(f"SGLANG_GUARDS_IGNORE: {key} is no id and no family of rules{hint}")
+    return lines
 
 
 def _in_mode(finding: Finding, mode: str) -> Finding:

@@ -159,11 +159,13 @@ def _hidden(words: Sequence[str]) -> Iterator[str | None]:
         after = 0
         name, sign, _ = word.partition("=")
         glued = next((f for f in _SECRET_FLAGS if _is_flag(word) and _canonical(word).startswith(f)), None)
-        if sign and (
-            (_is_flag(word) and is_secret_flag(name)) or (shell.NAME.fullmatch(name) and is_secret_env(name))
-        ):
-            yield f"{name}="
-        elif sign and re.fullmatch(r"[\w.-]+", name) and is_secret(name):
+        if (
+            sign
+            and (
+                (_is_flag(word) and is_secret_flag(name))
+                or (shell.NAME.fullmatch(name) and is_secret_env(name))
+            )
+        ) or (sign and re.fullmatch(r"[\w.-]+", name) and is_secret(name)):
             yield f"{name}="
         elif glued and (rest := _canonical(word)[len(glued) :]) and rest[0] not in "-=":
             after = 1  # ``--api-key:x`` or ``--api-keyx``, and what follows
@@ -237,7 +239,7 @@ def _in_urls(value: str) -> Iterator[tuple[int, int, str]]:
         if not value[: bare.start()].endswith("://"):
             yield bare.start(), bare.end() - 1, HIDDEN
     for query in _QUERY.finditer(value):
-        if query[1] != ";" and query[3] and _QUERY_WORDS & set(_parts(query[2])) or is_secret(query[2]):
+        if (query[1] != ";" and query[3] and _QUERY_WORDS & set(_parts(query[2]))) or is_secret(query[2]):
             yield query.start(3), query.end(3), HIDDEN
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -43,10 +44,13 @@ def from_env(env: Mapping[str, str]) -> Settings:
 
 
 def parse_ignore(text: str) -> tuple[dict[str, str], list[str]]:
-    """``"FMS101=reason; ARF=reason"`` -> {id or prefix: reason}, and complaints about entries without a reason."""
+    """``"FMS101=reason; ARF=reason"`` -> {id or prefix: reason}, and complaints about entries without a reason.
+
+    Several ids may share a reason (``FMS101,ARF102=why``), and a comma before ``ID=`` parts entries too.
+    """
     ignore: dict[str, str] = {}
     complaints: list[str] = []
-    for entry in filter(None, (part.strip() for part in text.split(";"))):
+    for entry in filter(None, (part.strip() for part in re.split(r";|,(?=\s*[A-Za-z]{3}\d*\s*=)", text))):
         key, _, reason = (part.strip() for part in entry.partition("="))
         if not key or not reason:
             complaints.append(
@@ -54,7 +58,8 @@ def parse_ignore(text: str) -> tuple[dict[str, str], list[str]]:
                 "write ID=why, such as FMS101=tested"
             )
             continue
-        ignore[key.upper()] = reason
+        for one in filter(None, (part.strip().upper() for part in key.split(","))):
+            ignore[one] = reason
     return ignore, complaints
 
 

@@ -247,9 +247,7 @@ class _Lexer:
         if found[4]:
             inner = _Lexer(found[4], line=line)
             while c := inner.here():
-                if quoted and c == "'":
-                    default.append(Part(inner.take(), True))
-                elif quoted and c not in '"\\$`':
+                if (quoted and c == "'") or (quoted and c not in '"\\$`'):
                     default.append(Part(inner.take(), True))
                 else:
                     default += inner.piece(c)

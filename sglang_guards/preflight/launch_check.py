@@ -65,7 +65,7 @@ def check(
             f"'python -m sglang' does not start SGLang {judged_source.version}: its package has no __main__",
             "write sglang serve …, or python -m sglang.launch_server …",
         )
-    config = surroundings.mounted_config(cmd) if model_config is None else _config_path(model_config)
+    config = given_config or surroundings.mounted_config(cmd)
     target = _Target(command=cmd, gpu=on, base=base, model_config=config, source=judged_source)
     surrounding = [
         *([] if fixed_release else surroundings.other_sglang(cmd, base, judged_source)),

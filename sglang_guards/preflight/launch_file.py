@@ -56,8 +56,8 @@ def _of_script(text: str, env: Mapping[str, str], nth: int | None) -> tuple[Comm
     base = dict(env)
     if job:
         nodes = (job.get("--nodes") or job.get("-N") or "1").partition("-")[0]
-        base |= {k: nodes for k in ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")}
-        base |= {k: "0" for k in ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")}
+        base |= dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), nodes)
+        base |= dict.fromkeys(("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID"), "0")
     command = command_line.of_text(text, base, nth)
     added = {k for k, v in base.items() if env.get(k) != v}
     kept = tuple((k, v) for k, v in command.env if k not in added)
@@ -243,17 +243,12 @@ def _compose_mounts(volumes: Any, env: Mapping[str, str]) -> Iterator[tuple[str,
 def _kubernetes(document: Any) -> Iterator[_Container]:
     for container in _containers(document, set()):
         env: dict[str, str | None] = {}
-        entries = container.get("env")
-        for entry in entries if isinstance(entries, list) else ():
+        for entry in _list(container.get("env")):
             if isinstance(entry, dict) and "name" in entry:
                 known = "value" in entry or "valueFrom" not in entry
                 text = _kubernetes_text(entry.get("value"), env) if known else None
                 env[str(entry["name"])] = text
-        words = [
-            _kubernetes_text(w, env)
-            for key in ("command", "args")
-            for w in (container.get(key) if isinstance(container.get(key), list) else ())
-        ]
+        words = [_kubernetes_text(w, env) for key in ("command", "args") for w in _list(container.get(key))]
         limits = _at(container, "resources", "limits")
         counts = [v for k, v in limits.items() if str(k).endswith("/gpu")] if isinstance(limits, dict) else []
         number = str(counts[0]) if counts else ""
@@ -296,6 +291,10 @@ def _containers(node: Any, seen: set[int]) -> Iterator[dict[str, Any]]:
                     yield entry
         elif key != "services":
             yield from _containers(value, seen)
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _at(node: Any, *keys: str) -> Any:

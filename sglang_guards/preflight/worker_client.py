@@ -7,8 +7,10 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -41,7 +43,7 @@ _MOST = 2
 
 _START = (
     "import sys; sys.path[:] = sys.argv[2].split(chr(0x1f)); "
-    "from sglang_guards.preflight.worker import main; main(int(sys.argv[1]))"
+    "from pathlib import Path; from sglang_guards.preflight.worker import main; main(int(sys.argv[1]), Path(sys.argv[3]))"
 )
 _Key = tuple[int, str, tuple[str, ...], tuple[tuple[str, str], ...]]
 
@@ -51,9 +53,10 @@ class Helper:
 
     def __init__(self, env: Mapping[str, str]) -> None:
         answers, theirs = os.pipe()
+        self._tools = tempfile.mkdtemp(prefix="sglang-guards-tools-")
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, str(theirs), chr(0x1F).join(_search_path(env))],
+                [sys.executable, "-c", _START, str(theirs), chr(0x1F).join(_search_path(env)), self._tools],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -122,9 +125,13 @@ class Helper:
             os.close(self._answers)
         try:
             self._process.wait(timeout=2)
-        except subprocess.TimeoutExpired:
+        except BaseException as error:  # it hangs, or a signal wants this process to end now
             self._process.kill()
             self._process.wait()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+        finally:
+            shutil.rmtree(self._tools, ignore_errors=True)
 
 
 def _search_path(env: Mapping[str, str]) -> list[str]:
