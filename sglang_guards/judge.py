@@ -9,11 +9,11 @@ from sglang_guards.launch.facts import Launch, MissingFact
 from sglang_guards.report.model import Finding, Ignored, Report, Severity, Skipped
 from sglang_guards.rules import Rule, all_rules
 from sglang_guards.settings import Settings, ignore_reason
+from sglang_guards.source.applied_patches import applied_patches
 from sglang_guards.time_limit import within
 
 #: Seconds for all rules of one launch together; they take milliseconds.
 RULES_S = 30.0
-from sglang_guards.source.applied_patches import applied_patches
 
 
 def judge(

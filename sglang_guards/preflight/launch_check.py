@@ -50,6 +50,7 @@ def check(
     """
     started = time.monotonic()
     base = dict(os.environ if env is None else env)
+    given_config = None if model_config is None else _config_path(model_config)
     cmd = (
         command.parse(argv, base, nth) if argv or launch_file is None else files.read(launch_file, base, nth)
     )
@@ -60,7 +61,7 @@ def check(
     judged_source, source_notes = (
         (_installed(), []) if fixed_release else surroundings.judged_source(cmd, base)
     )
-    if cmd.module == "sglang" and not judged_source.exists("__main__.py"):
+    if cmd.module == "sglang" and not (judged_source.root / "__main__.py").is_file():
         raise CouldNotCheck(
             f"'python -m sglang' does not start SGLang {judged_source.version}: its package has no __main__",
             "write sglang serve …, or python -m sglang.launch_server …",

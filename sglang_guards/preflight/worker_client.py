@@ -43,7 +43,7 @@ _MOST = 2
 
 _START = (
     "import sys; sys.path[:] = sys.argv[2].split(chr(0x1f)); "
-    "from pathlib import Path; from sglang_guards.preflight.worker import main; main(int(sys.argv[1]), Path(sys.argv[3]))"
+    "from sglang_guards.preflight.worker import main; main(int(sys.argv[1]), sys.argv[3])"
 )
 _Key = tuple[int, str, tuple[str, ...], tuple[tuple[str, str], ...]]
 
