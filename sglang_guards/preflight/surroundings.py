@@ -75,23 +75,20 @@ def judged_source(command: Command, base: Mapping[str, str]) -> tuple[source.Sou
 def other_sglang(command: Command, base: Mapping[str, str], judged: source.Source) -> list[str]:
     """Lines that say that the command starts, or may start, another SGLang than the one judged."""
     here = f"judged is {judged.version} in {judged.root}"
-    lines = [
-        f"this command starts another SGLang than the one judged: {place}; {here}" for place in command.places
-    ]
-    if lines:
-        return lines
+    another = "this command starts another SGLang than the one judged"
+    if command.places:
+        same = re.compile(rf"[:=]v?{re.escape(judged.version)}(?![\w.])")  # an image's tag, or sglang==0.5.15
+        return [f"{another}: {place}; {here}" for place in command.places if not same.search(place)]
     program = _program(command, base)
     if program is None or _same_python(program):
         return []
     if not program.exists():
-        return [
-            f"this command starts another SGLang than the one judged: that of {program}, not here; {here}"
-        ]
+        return [f"{another}: that of {program}, not here; {here}"]
     other = next((s for s in map(source.find, _packages_of(program)) if s is not None), None)
     if other is not None and other.root.resolve() == judged.root.resolve():
         return []
     what = f"{other.version} in {other.root}" if other is not None else "which was not found"
-    return [f"this command starts another SGLang than the one judged: that of {program}, {what}; {here}"]
+    return [f"{another}: that of {program}, {what}; {here}"]
 
 
 def _program(command: Command, base: Mapping[str, str]) -> Path | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sglang_guards.launch.facts import MOST_RANKS, Launch
+from sglang_guards.launch.fact import MOST_RANKS
+from sglang_guards.launch.facts import Launch
 from sglang_guards.report.model import Finding, Fix, Severity
 from sglang_guards.rules import Rule, rule
 from sglang_guards.rules.reports_common import (  # fmt: skip

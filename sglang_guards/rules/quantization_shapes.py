@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sglang_guards.launch.checkpoint import is_ignored
-from sglang_guards.launch.facts import MOST_RANKS, Launch
+from sglang_guards.launch.fact import MOST_RANKS
+from sglang_guards.launch.facts import Launch
 from sglang_guards.report.model import Evidence, Finding, Fix, Severity
 from sglang_guards.rules import Rule, rule
 from sglang_guards.rules.reports_common import NO_A2A, TRTLLM, env_on, issue, typed
