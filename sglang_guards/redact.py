@@ -55,8 +55,6 @@ _QUERY = re.compile(r"([?&#;])([\w.%-]+)=([^&#\s'\";]*)")
 _JSON_KEY = re.compile(r"""(\\*["'])([\w.\- ]+)\1\s*:\s*""")
 _PAIR_NAME = re.compile(r"(?<![\w?&#-])(-{0,2}[A-Za-z][\w.-]*)=")
 _PAIR_VALUE = re.compile(r"\"[^\"]*\"|'[^']*'|[^\s;,&'\"]+")
-#: What a terminal would act on, and marks that reorder text; line breaks and tabs are text.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 #: SGLang's flags that take a secret -> their shortest beginning that argparse takes for nothing else.
 _SECRET_FLAGS = {"--api-key": "--ap", "--admin-api-key": "--ad", "--ssl-keyfile-password": "--ssl-keyfile-"}
 #: Shorter values would blot out parts of ordinary words.
@@ -192,7 +190,7 @@ def text(value: str, secrets: Iterable[str] = ()) -> str:
 
 def printable(value: str) -> str:
     """`value` with control characters and marks that reorder text spelled out."""
-    return _CONTROL.sub(lambda m: _escaped(m[0]), value)
+    return shell.CONTROL.sub(lambda m: _escaped(m[0]), value)
 
 
 def _escaped(c: str) -> str:

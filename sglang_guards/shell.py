@@ -368,5 +368,17 @@ def shown(words: Iterable[str]) -> str:
 def _quoted(word: str) -> str:
     name, sign, value = word.partition("=")
     if sign and NAME.fullmatch(name):
-        return f"{name}={shlex.quote(value) if value else ''}"
-    return shlex.quote(word)
+        return f"{name}={_plainly(value) if value else ''}"
+    return _plainly(word)
+
+
+#: What a terminal would act on, and marks that reorder text; line breaks and tabs are text.
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def _plainly(word: str) -> str:
+    """In quotes where needed; what would steer a terminal is spelled out, as bash reads it back."""
+    if not CONTROL.search(word):
+        return shlex.quote(word)
+    escaped = word.replace("\\", "\\\\").replace("'", "\\'")
+    return "$'" + CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", escaped) + "'"

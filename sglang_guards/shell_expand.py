@@ -17,6 +17,8 @@ _CLOSING = frozenset({"fi", "done", "esac", "}"})
 _BETWEEN = frozenset({"then", "else", "elif", "do", "!", "in"})
 _EXPORTS = frozenset({"export", "declare", "typeset", "readonly", "local"})
 
+_BLANK = (" ", "\t", "\n")
+
 _Value = str | tuple[str, ...] | None
 
 
@@ -49,7 +51,7 @@ class Simple:
 @dataclass
 class _State:
     variables: dict[str, _Value]
-    exported: set[str]
+    exported: dict[str, None]
     depth: int = 0
     all_exported: bool = False
     cwd: str = ""
@@ -63,12 +65,12 @@ class _State:
             value = None  # it depends on what runs
         self.variables[name] = value
         if self.all_exported:
-            self.exported.add(name)
+            self.exported[name] = None
 
 
 def run(text: str, env: Mapping[str, str]) -> list[Simple]:
     """The simple commands of `text`, started with `env`; raises `ShellError` for what no shell takes."""
-    state = _State(dict(env), set(env))
+    state = _State(dict(env), dict.fromkeys(env))
     found = []
     brackets = 0
     for raw in commands(text):
@@ -183,7 +185,7 @@ def _builtin(simple: Simple, state: _State) -> None:
             if sign:
                 state.set(key, None if any(part in value for part in simple.unknown) else value)
             if export:
-                state.exported.add(key)
+                state.exported[key] = None
     elif name == "unset":
         for word in rest:
             state.variables.pop(word, None)
@@ -223,41 +225,60 @@ class _Expander:
             self.patterns.append(word.raw)
         found: list[str] = []
         current: str | None = None
-        tilde = bool(word.assigns)
+
+        def end() -> None:
+            nonlocal current
+            if current is not None:
+                found.append(current)
+                current = None
+
         for at, part in enumerate(word.parts):
-            value = self.value(part)
-            if isinstance(value, tuple):
-                pieces = list(value) if part.quoted else [piece for item in value for piece in item.split()]
-                for number, piece in enumerate(pieces):
-                    if number and current is not None:
-                        found.append(current)
-                        current = None
-                    current = (current or "") + piece
-            elif _literal(part):
-                text = value
-                if at == 0:
-                    head = word.assigns if tilde else ""
-                    whole = len(word.parts) == 1
-                    text = head + self.home(value[len(head) :], first=True, colons=False, whole=whole)
-                current = (current or "") + text
-            elif part.quoted or part.opaque or not (part.name and value):
-                if part.quoted or value:
-                    current = (current or "") + value
-            else:
-                if value[0] in " \t\n" and current is not None:
-                    found.append(current)
-                    current = None
-                for number, piece in enumerate(value.split()):
-                    if number and current is not None:
-                        found.append(current)
-                        current = None
-                    current = (current or "") + piece
-                if value[-1] in " \t\n" and current is not None:
-                    found.append(current)
-                    current = None
-        if current is not None:
-            found.append(current)
+            if _literal(part):
+                head = word.assigns if at == 0 else ""
+                whole = len(word.parts) == 1
+                tail = part.text[len(head) :]
+                tail = self.home(tail, first=True, colons=False, whole=whole) if at == 0 else tail
+                current = (current or "") + head + tail
+                continue
+            for value, quoted in self.pieces(part):
+                if isinstance(value, tuple):
+                    items = list(value) if quoted else [piece for item in value for piece in item.split()]
+                elif quoted:
+                    items = [value]
+                else:
+                    if value[:1] in _BLANK:
+                        end()
+                    items = value.split()
+                for number, item in enumerate(items):
+                    if number:
+                        end()
+                    current = (current or "") + item
+                if not quoted and isinstance(value, str) and value[-1:] in _BLANK:
+                    end()
+        end()
         return found
+
+    def pieces(self, part: Part) -> list[tuple[str | tuple[str, ...], bool]]:
+        """What a part stands for, each with whether it is kept whole; a default in use by its own parts."""
+        if part.quoted or part.opaque or not part.name:
+            return [(self.value(part), True)]
+        if not self.uses_default(part):
+            value = self.value(part)
+            return [(value, False)] if value else []
+        return [
+            piece
+            for inner in part.default
+            for piece in ([(inner.text, False)] if _literal(inner) else self.pieces(inner))
+        ]
+
+    def uses_default(self, part: Part) -> bool:
+        operator = part.operator.removeprefix("[@]").removeprefix("[*]")
+        if part.name in self.variables and self.variables[part.name] is None:
+            return False
+        missing = part.name not in self.variables or (
+            operator.startswith(":") and self.variables[part.name] == ""
+        )
+        return not missing if operator.endswith("+") else missing and operator.endswith(("-", "="))
 
     def value(self, part: Part) -> str | tuple[str, ...]:
         if part.opaque:
@@ -265,17 +286,11 @@ class _Expander:
             return part.text
         if not part.name:
             return part.text
-        operator = part.operator.removeprefix("[@]").removeprefix("[*]")
-        has = part.name in self.variables
+        if self.uses_default(part):
+            return self.one(Word(part.default, 0, ""))
         value = self.variables.get(part.name)
-        if has and value is None:
-            self.unknown.append(part.text)
-            return part.text
-        missing = not has or (operator.startswith(":") and value == "")
-        if operator.endswith("+"):
-            return "" if missing else self.default(part)
-        if missing and operator.endswith(("-", "=")):
-            return self.default(part)
+        if part.operator.endswith("+") and (part.name not in self.variables or value == ""):
+            return ""
         if value is None:
             self.unknown.append(part.text)
             return part.text
@@ -284,9 +299,6 @@ class _Expander:
         if isinstance(value, tuple) and part.operator.startswith("[*]") and part.quoted:
             return " ".join(value)
         return value
-
-    def default(self, part: Part) -> str:
-        return self.one(Word(part.default, 0, ""))
 
     def home(self, text: str, *, first: bool, colons: bool, whole: bool = True) -> str:
         """A tilde at the beginning (in assignments after a colon too) is the home folder."""

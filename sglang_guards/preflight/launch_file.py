@@ -24,6 +24,8 @@ _SBATCH = re.compile(r"^#SBATCH\s+(--?[\w-]+)(?:[=\s]\s*(\S+))?", re.MULTILINE)
 def read(path: str | os.PathLike[str], env: Mapping[str, str], nth: int | None = None) -> Command:
     """The one launch in a file, or the `nth`; the notes say which, and show it."""
     name = os.fspath(path)
+    if not os.path.exists(name):  # FILE:LINE
+        name = re.sub(r":\d+$", "", name)
     text = _text(name)
     if name.endswith((".yaml", ".yml")):
         command, where = _of_yaml(text, name, env, nth)
