@@ -50,7 +50,7 @@ def parse_ignore(text: str) -> tuple[dict[str, str], list[str]]:
     """
     ignore: dict[str, str] = {}
     complaints: list[str] = []
-    for entry in filter(None, (part.strip() for part in re.split(r";|,(?=\s*[A-Za-z]{3}\d*\s*=)", text))):
+    for entry in filter(None, (part.strip() for part in _entries(text))):
         key, _, reason = (part.strip() for part in entry.partition("="))
         if not key or not reason:
             complaints.append(
@@ -61,6 +61,20 @@ def parse_ignore(text: str) -> tuple[dict[str, str], list[str]]:
         for one in filter(None, (part.strip().upper() for part in key.split(","))):
             ignore[one] = reason
     return ignore, complaints
+
+
+def _entries(text: str) -> list[str]:
+    """The entries: apart at semicolons, and at a comma before ``ID=`` where the entry has its reason already."""
+    found: list[str] = []
+    for part in text.split(";"):
+        pieces = re.split(r",(?=\s*[A-Za-z]{3}\d*\s*=)", part)
+        found.append(pieces[0])
+        for piece in pieces[1:]:
+            if "=" in found[-1]:
+                found.append(piece)
+            else:
+                found[-1] += f",{piece}"
+    return found
 
 
 def ignore_reason(ignore: Mapping[str, str], rule_id: str) -> str | None:
