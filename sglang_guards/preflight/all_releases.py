@@ -167,7 +167,7 @@ def judge_here() -> None:
     secrets = redact.secrets_in(request["argv"], _secret_env())
     answer: dict[str, Any]
     try:
-        answer = launch_check.check(**request).to_dict()
+        answer = launch_check.check(**request, fixed_release=True).to_dict()
     except NotAccepted as error:
         answer = {"refused": redact.text(error.message, secrets)}
     except CouldNotCheck as error:
@@ -236,7 +236,7 @@ def _to_dict(rows: Sequence[Row], notes: Sequence[str], argv: Sequence[str]) -> 
 
 
 def _secret_env() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if redact.is_secret(name)}
+    return redact.env_secrets(os.environ)
 
 
 def _say(line: str) -> None:

@@ -294,6 +294,8 @@ def _failure(error: BaseException, parsed: _Parsed) -> dict[str, Any]:
             "message": "the installed transformers does not know this model type, "
             "and code that a checkpoint brings is never run",
         }
+    if isinstance(error, (RecursionError, MemoryError)):  # as likely ours as SGLang's
+        return _trouble(error)
     if not isinstance(error, _REFUSALS) or blocked or isinstance(error, UnicodeError):
         return _trouble(error)
     if parsed.draft_unknown:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -170,7 +171,7 @@ class Report:
 
         summary = {s.value: self.count(s) for s in Severity}
         summary |= {"passed": len(self.passed), "skipped": len(self.skipped), "ignored": len(self.ignored)}
-        return {
+        made = {
             "schema_version": SCHEMA_VERSION,
             "tool": {"name": "sglang-guards", "version": __version__},
             "target": dict(self.target),
@@ -185,3 +186,15 @@ class Report:
             "build": None if self.build is None else dict(self.build),
             "corrected": None if self.corrected is None else list(self.corrected),
         }
+        return {key: finite(value) for key, value in made.items()}
+
+
+def finite(value: Any) -> Any:
+    """A value that JSON can say: NaN and the infinities as text, all else as it is."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(inner) for inner in value]
+    return value
