@@ -147,7 +147,13 @@ def body_into_helper(place: Place) -> Texts | None:
     if not static:
         # a kernel's or a registration's decorator stays with the name that callers use; a jitted helper needs it too
         helper.decorator_list = [d for d in helper.decorator_list if "jit" in ast.unparse(d)]
-    owner = f"{node.args.args[0].arg}." if method and not static else f"{place.owner.name}." if place.owner else ""
+    owner = (
+        f"{node.args.args[0].arg}."
+        if method and not static
+        else f"{place.owner.name}."
+        if place.owner
+        else ""
+    )
     call = f"return {owner}{helper.name}({_handed_on(node.args, method and not static)})"
     outer.body = [*_doc_and_rest(outer)[0], *ast.parse(f"def f():\n    {call}").body[0].body]  # type: ignore[attr-defined]
     return place.replaced(node, [helper, outer])
@@ -385,7 +391,9 @@ def locals_renamed(place: Place) -> Texts | None:
     def change(node: Function, place: Place) -> bool:
         names = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
         given = {a.arg for a in ast.walk(node) if isinstance(a, ast.arg)}
-        outer = {name for n in ast.walk(node) if isinstance(n, (ast.Global, ast.Nonlocal)) for name in n.names}
+        outer = {
+            name for n in ast.walk(node) if isinstance(n, (ast.Global, ast.Nonlocal)) for name in n.names
+        }
         bound = {n.id for n in names if isinstance(n.ctx, ast.Store)} - given - outer
         statement = place.chain[-1]
         here = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name)} & bound

@@ -92,7 +92,11 @@ class Suite:
             for name, edit in EDITS.items():
                 texts = edit(place)
                 key = tuple(texts.values()) if texts else ()
-                if texts and key not in seen and any(self.base.text(rel) != text for rel, text in texts.items()):
+                if (
+                    texts
+                    and key not in seen
+                    and any(self.base.text(rel) != text for rel, text in texts.items())
+                ):
                     seen.add(key)
                     yield name, where, texts
 
