@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from sglang_guards.launch.facts import Launch, MissingFact
+from sglang_guards.launch.recording import RecordingLaunch
 from sglang_guards.report.model import Finding, Ignored, Report, Severity, Skipped
 from sglang_guards.rules import Rule, all_rules
 from sglang_guards.settings import Settings, ignore_reason
@@ -23,19 +24,27 @@ def judge(launch: Launch, settings: Settings, rules: Sequence[Rule] | None = Non
     ignored: list[Ignored] = []
     notes: list[str] = list(settings.notes)
     known = rules if rules is not None else all_rules(notes)
+    refused = "refusal.message" in launch.facts
     applied = 0
+    recording = RecordingLaunch(launch)
     for rule in known:
+        if refused and not rule.of_refused:
+            skipped.append(Skipped(rule.id, "resolved server args"))
+            continue
+        recording.restart()
         try:
-            if not rule.applies(launch):
-                continue
-            applied += 1
-            found = list(rule.check(launch))
+            found = rule.findings(recording)
         except MissingFact as missing:
+            applied += 1
             skipped.append(Skipped(rule.id, missing.name))
             continue
         except Exception as error:  # a rule's fault must not become the server's fault
+            applied += 1
             notes.append(f"{rule.id} could not be decided: {type(error).__name__}: {error}")
             continue
+        if found is None:
+            continue
+        applied += 1
         if not found:
             passed.append(rule.id)
         reason = ignore_reason(settings.ignore, rule.id)
@@ -43,7 +52,7 @@ def judge(launch: Launch, settings: Settings, rules: Sequence[Rule] | None = Non
             if reason is not None:
                 ignored.append(Ignored(finding.id, finding.severity, reason))
             else:
-                findings.append(_in_mode(finding, settings.mode))
+                findings.append(_in_mode(finding, settings.mode, tuple(recording.read)))
     findings.sort(key=lambda f: (f.severity.rank, f.id))
     return Report(
         findings=tuple(findings),
@@ -59,10 +68,11 @@ def judge(launch: Launch, settings: Settings, rules: Sequence[Rule] | None = Non
     )
 
 
-def _in_mode(finding: Finding, mode: str) -> Finding:
-    if mode == "warn" and finding.severity is Severity.ERROR:
-        return dataclasses.replace(finding, severity=Severity.WARNING)
-    return finding
+def _in_mode(finding: Finding, mode: str, read: tuple[str, ...]) -> Finding:
+    severity = finding.severity
+    if mode == "warn" and severity is Severity.ERROR:
+        severity = Severity.WARNING
+    return dataclasses.replace(finding, severity=severity, decided_by=read)
 
 
 def _target(launch: Launch) -> Mapping[str, object]:

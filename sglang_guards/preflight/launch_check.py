@@ -18,7 +18,7 @@ from sglang_guards.launch import gpus, model_files
 from sglang_guards.launch.facts import Fact, Launch
 from sglang_guards.preflight import command_line as command
 from sglang_guards.preflight import options, releases, worker_client
-from sglang_guards.report.model import Evidence, Finding, FlagVerdict, Report, Severity
+from sglang_guards.report.model import FlagVerdict, Report, Severity
 
 __all__ = ["CouldNotCheck", "check"]
 
@@ -50,7 +50,7 @@ def check(
         source=_installed(),
     )
     result = _judged(target, target.command, {})
-    rows, notes = _verdicts(result.launch) if result.launch.facts else ((), ())
+    rows, notes = _verdicts(result.launch)
     corrected, in_file = _corrected(target, result)
     report = replace(
         result.report,
@@ -127,6 +127,10 @@ def _judged(target: _Target, cmd: command.Command, edits: Mapping[str, Any]) -> 
         secrets = redact.secrets_in((*cmd.argv, *merged), _secret_env(env), given)
         raise type(trouble)(redact.text(trouble.message, secrets), redact.text(trouble.hint, secrets))
     facts = {name: Fact(*row) for name, row in (answer.get("facts") or {}).items()}
+    if kind == "refused":
+        facts |= {
+            f"refusal.{key}": Fact(str(answer.get(key) or ""), "resolved") for key in ("message", "where")
+        }
     if target.gpu.measured:
         facts = {k: replace(f, origin="machine") if k.startswith("gpu.") else f for k, f in facts.items()}
     launch = Launch(
@@ -134,12 +138,7 @@ def _judged(target: _Target, cmd: command.Command, edits: Mapping[str, Any]) -> 
     )
     report = judge(launch, replace(settings.from_env(env), mode="enforce"))
     if kind == "refused":
-        refusal = _refusal(answer, launch)
-        report = replace(
-            report,
-            findings=(refusal, *report.findings),
-            facts=_as_typed(given, target.gpu),
-        )
+        report = replace(report, facts=_as_typed(given, target.gpu))
     notes = (*report.notes, *answer.get("problems", ()), *_notes(answer, cmd))
     report = replace(report, notes=notes)
     values = given | {
@@ -165,24 +164,6 @@ def _notes(answer: Mapping[str, Any], cmd: command.Command) -> list[str]:
             "SGLang reads --config only when the file is a word of its own; --config=FILE is ignored"
         )
     return notes
-
-
-def _refusal(answer: Mapping[str, Any], launch: Launch) -> Finding:
-    """SGLang's own no, as a finding. It has no fix of ours: the reason is SGLang's."""
-    where = str(answer.get("where") or "")
-    return Finding(
-        id="SGL001",
-        name="sglang-refuses",
-        severity=Severity.ERROR,
-        message=f"SGLang refuses this launch: {answer['message']}",
-        cause=f"raised in resolution at {where.removeprefix('sglang/srt/')}"
-        if where
-        else "raised in resolution",
-        impact="at start-up, before the weights are loaded",
-        evidence=(Evidence("source", where),) if where else (),
-        summary="SGLang refuses the launch itself",
-        rule_severity=Severity.ERROR,
-    )
 
 
 def _as_typed(given: Mapping[str, Any], gpu: gpus.Gpu) -> dict[str, dict[str, Any]]:

@@ -67,6 +67,8 @@ class Finding:
     #: The rule's one-line summary and its own severity, whatever this finding says; formats describe the rule by them.
     summary: str = ""
     rule_severity: Severity | None = None
+    #: Names of the facts that the rule read on its way to this finding.
+    decided_by: tuple[str, ...] = ()
 
     @property
     def url(self) -> str:
@@ -155,7 +157,8 @@ class Report:
         """`fail` with an error; `unknown` when no rule could be decided at all; else `pass`."""
         if self.errors:
             return "fail"
-        if not self.applied and not self.findings and (self.skipped or self.notes):
+        decided = self.passed or self.findings or self.ignored
+        if not decided and (self.skipped or self.notes):
             return "unknown"
         return "pass"
 
