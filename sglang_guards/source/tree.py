@@ -35,6 +35,13 @@ PROBE_MODULES = (
     "probes.moe_faults",
     "probes.launch_faults",
     "probes.series_marks",
+    "probes.eplb",
+    "probes.overlap",
+    "probes.routed_scaling",
+    "probes.attention_backends",
+    "probes.speculative_draft",
+    "probes.pipeline",
+    "probes.fp8_scale",
     "models.fusion_contract",
 )
 
