@@ -52,8 +52,10 @@ def ask(probe: str, **arguments: str) -> Ask:
     return Ask(probe, tuple(sorted(arguments.items())))
 
 
-#: What a rule's `source` may map to an answer.
-Answers = Mapping["str | Ask", bool]
+#: What a rule's `source` may be: probes with the answer under which a violation is one, or several such by name.
+#: (A Mapping's keys are invariant, hence each kind by itself.)
+Answers = Mapping[str, bool] | Mapping[Ask, bool] | Mapping["str | Ask", bool]
+Declared = Answers | Mapping[str, Mapping[str, bool]] | Mapping[str, Mapping[Ask, bool]]
 
 
 @dataclass(frozen=True)
@@ -193,7 +195,7 @@ def _differs(case: Case, launch: Launch) -> bool:
         return False
 
 
-def _cases(source: Answers | Mapping[str, Answers]) -> tuple[Case, ...]:
+def _cases(source: Declared) -> tuple[Case, ...]:
     """One case without a name, or one for each named mapping."""
     named: dict[str, dict[Ask, bool]] = {}
     for key, value in source.items():
@@ -217,7 +219,7 @@ def rule(
     severity: Severity,
     *,
     summary: str,
-    source: Answers | Mapping[str, Answers] | None = None,
+    source: Declared | None = None,
     reports: Iterable[Evidence] = (),
     measured: Iterable[str] = (),
     applies: Callable[[Launch], bool] = _always,
