@@ -77,7 +77,7 @@ def no_kernel(launch: Launch) -> Iterator[Violation]:
     applies=allreduce_fusion.is_on,
 )
 def hybrid_ep(launch: Launch) -> Iterator[Violation]:
-    """All-reduce fusion, asked for or automatic, with 1 < EP < TP.
+    """All-reduce fusion, requested or automatic, with 1 < EP < TP.
 
     ## What it checks
     Fusion is on, the expert-parallel size lies between 1 and the tensor-parallel size, the model leaves the sum of its
@@ -128,7 +128,7 @@ def pipeline(launch: Launch) -> Iterator[Violation]:
     travel, so nobody completes it. This follows from the source; no run has shown it yet, hence a warning.
 
     ## When it hurts
-    To tell: compare greedy output with and without fusion on this launch; differences beyond rounding are the fault.
+    To confirm: compare greedy output with and without fusion on this launch; differences beyond rounding are the fault.
 
     ## Fix
     Switch fusion off, or use one stage.
@@ -164,7 +164,7 @@ def deterministic(launch: Launch) -> Iterator[Violation]:
     """All-reduce fusion with --enable-deterministic-inference or --rl-on-policy-target.
 
     ## What it checks
-    Deterministic inference is asked for, fusion is still on after resolution, and the installed SGLang does not switch
+    Deterministic inference is requested, fusion is still on after resolution, and the installed SGLang does not switch
     it off by itself (0.5.12 and later do).
 
     ## Why it matters
@@ -208,7 +208,7 @@ def incomplete(launch: Launch) -> Iterator[Violation]:
     #19411) before it was released. What it costs here is read from the source and not measured.
 
     ## When it hurts
-    To tell: compare greedy output or an accuracy test with and without fusion on this launch.
+    To confirm: compare greedy output or an accuracy test with and without fusion on this launch.
 
     ## Fix
     Switch fusion off.

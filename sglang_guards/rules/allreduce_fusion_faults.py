@@ -46,7 +46,7 @@ def mnnvl_speculation(launch: Launch) -> Iterator[Violation]:
     (sglang #28946).
 
     ## When it hurts
-    In throughput and in the accepted length of the draft. To tell: compare «accept len» in SGLang's decode log with
+    In throughput and in the accepted length of the draft. To confirm: compare `accept len` in SGLang's decode log with
     fusion and without.
 
     ## Fix
@@ -86,8 +86,8 @@ def across_nodes(launch: Launch) -> Iterator[Violation]:
     then times out again and again and leaks memory (reported for vLLM).
 
     ## When it hurts
-    At start-up on nodes without a common NVLink domain; on one GB200 or GB300 NVL72 rack it works. To tell: all nodes
-    must show the same ClusterUUID and CliqueId in `nvidia-smi -q`.
+    At start-up on nodes without a common NVLink domain; on one GB200 or GB300 NVL72 rack it works. To confirm: all
+    nodes must show the same ClusterUUID and CliqueId in `nvidia-smi -q`.
 
     ## Fix
     Switch fusion off where the nodes do not share a clique.
@@ -125,7 +125,7 @@ def b300(launch: Launch) -> Iterator[Violation]:
     sibling report turned out to be another one, so this stays a hint.
 
     ## When it hurts
-    Under load: an illegal memory access ends all ranks. To tell: it is gone with the backend trtllm.
+    Under load: an illegal memory access ends all ranks. To confirm: it is gone with the backend trtllm.
 
     ## Fix
     Set the backend trtllm.
@@ -164,7 +164,7 @@ def breakable(launch: Launch) -> Iterator[Violation]:
     data that is not there yet.
 
     ## When it hurts
-    At the first longer prefill: the server crashes. To tell: it does not with another prefill graph.
+    At the first longer prefill: the server crashes. To confirm: it does not with another prefill graph.
 
     ## Fix
     Choose another prefill graph, or switch fusion off.
@@ -203,7 +203,7 @@ def nemotron(launch: Launch) -> Iterator[Violation]:
     architecture is still on the list.
 
     ## When it hurts
-    At every request, in accuracy only. To tell: run GSM8K with and without fusion.
+    At every request, in accuracy only. To confirm: run GSM8K with and without fusion.
 
     ## Fix
     Switch fusion off, or use a SGLang with another FlashInfer.
@@ -242,7 +242,7 @@ def eagle3(launch: Launch) -> Iterator[Violation]:
     less often. This follows from the source; the loss was not measured.
 
     ## When it hurts
-    In the accepted length. To tell: compare «accept len» in the decode log with and without fusion.
+    In the accepted length. To confirm: compare `accept len` in the decode log with and without fusion.
 
     ## Fix
     Switch fusion off if the accepted length is better without it.

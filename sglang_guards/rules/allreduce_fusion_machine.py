@@ -25,7 +25,7 @@ def packages(launch: Launch) -> Iterator[Violation]:
     """Fusion with flashinfer-python, flashinfer-jit-cache and flashinfer-cubin of different versions.
 
     ## What it checks
-    The installed versions of the three packages (those that are installed), without the part after «+».
+    The installed versions of the three packages (those that are installed), without the part after `+`.
 
     ## Why it matters
     flashinfer-python calls the compiled kernels of the other two by a binary interface that changes between versions.
@@ -70,7 +70,7 @@ def h20(launch: Launch) -> Iterator[Violation]:
     FlashInfer's kernel of that time hung on H20.
 
     ## When it hurts
-    Under load: the server stops answering. To tell: it does not without the flag.
+    Under load: the server stops answering. To confirm: it does not without the flag.
 
     ## Fix
     Remove the flag, or use 0.5.13 or later.
@@ -104,7 +104,7 @@ def group(launch: Launch) -> Iterator[Violation]:
     Ranks of another stage never come to the meeting, or come with another shape.
 
     ## When it hurts
-    At start-up: the warm-up hangs. To tell: it does not without fusion.
+    At start-up: the warm-up hangs. To confirm: it does not without fusion.
 
     ## Fix
     Switch fusion off.
@@ -141,7 +141,7 @@ def no_nvswitch(launch: Launch) -> Iterator[Violation]:
     crashed (vLLM #48071); where peers cannot be mapped at all, SGLang logs one warning and goes on without fusion.
 
     ## When it hurts
-    At start-up or in every step. To tell: `nvidia-smi topo -m` shows NV# between all pairs on GPUs with NVSwitch.
+    At start-up or in every step. To confirm: `nvidia-smi topo -m` shows NV# between all pairs on GPUs with NVSwitch.
 
     ## Fix
     Switch fusion off where some pairs are joined by PCIe only.

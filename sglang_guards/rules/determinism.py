@@ -33,7 +33,7 @@ def batch_dependent_sum(launch: Launch) -> Iterator[Violation]:
     The two kernels round differently, so a request's text depends on who else is in the batch.
 
     ## When it hurts
-    When the number of running requests crosses 32. To tell: send the same prompt alone and among 40 others.
+    When the number of running requests crosses 32. To confirm: send the same prompt alone and among 40 others.
 
     ## Fix
     --max-running-requests 32, or a release whose sum looks at the mode (0.5.14 does).
@@ -67,7 +67,7 @@ def not_deterministic(launch: Launch) -> Iterator[Violation]:
     Some kernel of the model is not batch-invariant, and the mode does not replace it.
 
     ## When it hurts
-    When the batch grows (past eight requests for gpt-oss). To tell: SGLang's own deterministic test,
+    When the batch grows (past eight requests for gpt-oss). To confirm: SGLang's own deterministic test,
     `python -m sglang.test.test_deterministic`.
 
     ## Fix

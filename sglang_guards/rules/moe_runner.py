@@ -136,7 +136,7 @@ def mxfp8_gpu(launch: Launch) -> Iterator[Violation]:
     The experts are MXFP8, by the checkpoint or by --quantization, and the GPU is CUDA but not of the SM10x family.
 
     ## Why it matters
-    SGLang overrides the runner that was asked for, and the kernel that it takes is built for SM10x (and ROCm gfx95).
+    SGLang overrides the runner that was requested, and the kernel that it takes is built for SM10x (and ROCm gfx95).
 
     ## When it hurts
     Once the weights are read: a RuntimeError in every worker while they are repacked.

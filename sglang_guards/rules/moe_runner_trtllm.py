@@ -36,7 +36,7 @@ def fp4_experts(launch: Launch) -> Iterator[Violation]:
     The experts are then handed to the FP8 path of the runner.
 
     ## When it hurts
-    Reported for 0.5.12 on B200: an assertion in the first forward. To tell: the server does not get past CUDA-graph
+    Reported for 0.5.12 on B200: an assertion in the first forward. To confirm: the server does not get past CUDA-graph
     capture.
 
     ## Fix
@@ -84,7 +84,8 @@ def minimax_routing(launch: Launch) -> Iterator[Violation]:
     tell: ask for one sentence and read it.
 
     ## Fix
-    --moe-runner-backend flashinfer_trtllm_routed (routes outside the kernel) or flashinfer_cutlass.
+    --moe-runner-backend flashinfer_cutlass, which routes outside the kernel. (flashinfer_trtllm_routed does too, but
+    later releases build no runner for it with these experts.)
     """
     if launch["model.quant_kind"] not in NVFP4_KINDS:
         return
@@ -117,7 +118,7 @@ def trtllm_gpu(launch: Launch) -> Iterator[Violation]:
     the operator for the rest.
 
     ## When it hurts
-    In the first forward, after the weights have loaded. To tell: the worker's log names a missing kernel or
+    In the first forward, after the weights have loaded. To confirm: the worker's log names a missing kernel or
     architecture.
 
     ## Fix
@@ -151,7 +152,8 @@ def trtllm_piecewise(launch: Launch) -> Iterator[Violation]:
     The autotuner may pick a batched GEMM that reads out of bounds at that size.
 
     ## When it hurts
-    At start-up, while the prefill graph is captured: an illegal memory access. To tell: it is gone without piecewise.
+    At start-up, while the prefill graph is captured: an illegal memory access. To confirm: without piecewise
+    it is gone.
 
     ## Fix
     --disable-piecewise-cuda-graph, or another runner.

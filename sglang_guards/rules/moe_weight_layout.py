@@ -162,7 +162,7 @@ def gpt_oss_loader(launch: Launch) -> Iterator[Violation]:
 
     ## When it hurts
     While the weights load: a shape mismatch on every rank (reported for 0.5.10). A 20B conversion with per-expert
-    tensors was reported to work, hence a warning. To tell: look for one tensor per layer named experts.gate_up_proj.
+    tensors was reported to work, hence a warning. To confirm: look for one tensor per layer named experts.gate_up_proj.
 
     ## Fix
     --ep-size 1.
@@ -201,7 +201,7 @@ def forced_triton(launch: Launch) -> Iterator[Violation]:
     public measurement lost 24 % of the throughput.
 
     ## When it hurts
-    All the time. To tell: run the same load once without both flags.
+    All the time. To confirm: run the same load once without both flags.
 
     ## Fix
     Remove both flags.

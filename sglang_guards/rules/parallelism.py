@@ -48,7 +48,7 @@ def gpt_oss_twice(launch: Launch) -> Iterator[Violation]:
     From the first token: garbage (GSM8K 0 of 128 in the report), without an error.
 
     ## Fix
-    Remove --ep-size, or DP attention, or use a release that skips the first sum (0.5.20 does).
+    --ep-size 1, no DP attention, or a release that skips the first sum (0.5.20 does).
     """
     if _exit_sums(launch):
         yield Violation(
@@ -121,7 +121,7 @@ def tbo_fusion(launch: Launch) -> Iterator[Violation]:
     The two halves of the batch then disagree about their sizes.
 
     ## When it hurts
-    Under concurrent load: the server hangs. To tell: it is gone without --enforce-shared-experts-fusion.
+    Under concurrent load: the server hangs. To confirm: it is gone without --enforce-shared-experts-fusion.
 
     ## Fix
     Remove --enforce-shared-experts-fusion.
@@ -156,7 +156,7 @@ def tbo_mxfp4(launch: Launch) -> Iterator[Violation]:
     An idle DP rank, or half of a one-request batch, is empty; the kernel rejects its null pointer.
 
     ## When it hurts
-    Not in warm-up: with the first single-token decode. To tell: send one short request.
+    Not in warm-up: with the first single-token decode. To confirm: send one short request.
 
     ## Fix
     Remove --enable-two-batch-overlap.
@@ -223,8 +223,8 @@ def ep_divides_tp(launch: Launch) -> Iterator[Violation]:
     """Expert parallelism that the ranks of tensor parallelism cannot be divided into.
 
     ## What it checks
-    TP is a multiple of EP times MoE data parallelism, and the installed source divides without asking. Elastic EP,
-    which starts with fewer ranks, and an encoder server, which has no EP, are left alone.
+    TP is not a multiple of EP times MoE data parallelism, and the installed source takes the integer quotient. Elastic
+    EP, which starts with fewer ranks, and an encoder server, which has no EP, are left alone.
 
     ## Why it matters
     MoE TP is TP // EP // MoE-DP. With EP above TP it is 0 and the launcher divides by it; with a remainder the

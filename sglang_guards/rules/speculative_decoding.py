@@ -37,7 +37,7 @@ def mixed_chunk(launch: Launch) -> Iterator[Violation]:
     algorithm switches mixed chunk off first (SPC201), so this concerns algorithms that a plugin registers.
 
     ## Why it matters
-    The assertion reads «enable_mixed_chunk is required for speculative decoding»: the opposite of what it means.
+    The assertion reads `enable_mixed_chunk is required for speculative decoding`: the opposite of what it means.
 
     ## When it hurts
     At start-up, before the GPU is touched.
@@ -116,7 +116,8 @@ def bf16_draft(launch: Launch) -> Iterator[Violation]:
     (Triton for the bf16 draft), but only on ROCm.
 
     ## When it hurts
-    After minutes to hours of load: an illegal memory access on one rank, and the others wait for it. To tell: the
+    During CUDA graph capture, or after minutes to hours of load: an illegal memory access on one rank, and the others
+    wait for it. To confirm: the
     crash is gone with the fix, and the draft is a small part of the time.
 
     ## Fix
@@ -155,7 +156,7 @@ def megamoe_draft(launch: Launch) -> Iterator[Violation]:
     them for local ones.
 
     ## When it hurts
-    At warm-up: an illegal memory access. Either feature alone works. To tell: the crash names the Triton MoE kernel.
+    At warm-up: an illegal memory access. Either feature alone works. To confirm: the crash names the Triton MoE kernel.
 
     ## Fix
     --speculative-moe-a2a-backend none --speculative-moe-runner-backend triton.
@@ -193,7 +194,7 @@ def eagle3_draft(launch: Launch) -> Iterator[Violation]:
     The draft gets one hidden state in place of three, so its guesses are never accepted.
 
     ## When it hurts
-    All the time, without a message: the accept length is exactly 1.0 and speculation only costs time.
+    At every step, without a message: the accept length is exactly 1.0 and speculation only costs time.
 
     ## Fix
     --speculative-algorithm EAGLE3.
@@ -232,7 +233,7 @@ def glm_dsa(launch: Launch) -> Iterator[Violation]:
 
     ## When it hurts
     With the first concurrent requests: the workers crash. dp equal to tp works, and so does running without EAGLE.
-    To tell: send two requests at once.
+    To confirm: send two requests at once.
 
     ## Fix
     --dp equal to --tp, or no speculation.
@@ -259,7 +260,7 @@ def mixed_chunk_off(launch: Launch) -> Iterator[Violation]:
     """--enable-mixed-chunk beside speculative decoding.
 
     ## What it checks
-    The operator asked for mixed chunk, an algorithm is set, and after resolution mixed chunk is off.
+    The operator requested mixed chunk, an algorithm is set, and after resolution mixed chunk is off.
 
     ## Why it matters
     The flag does nothing; SGLang says so in one line of the log.
