@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from sglang_guards.launch.facts import Launch, MissingFact
+from sglang_guards.launch.recording import RecordingLaunch
 from sglang_guards.report.model import Finding, Ignored, Report, Severity, Skipped
 from sglang_guards.rules import Rule, all_rules
 from sglang_guards.settings import Settings, ignore_reason
@@ -31,30 +32,37 @@ def judge(
     notes: list[str] = list(settings.notes)
     known = rules if rules is not None else all_rules(notes)
     notes += unknown_ignores(settings.ignore, known)
+    refused = "refusal.message" in launch.facts
     applied = 0
+    recording = RecordingLaunch(launch)
     waiting = list(known)
 
     def run() -> None:
         nonlocal applied
         while waiting:
             rule = waiting[0]
-            found: list[Finding] | None = None
+            recording.restart()
+            found: Sequence[Finding] | None = None
             try:
-                if rule.applies(launch):
-                    applied += 1
-                    found = list(rule.check(launch))
+                if refused and not rule.of_refused:
+                    skipped.append(Skipped(rule.id, "resolved server args"))
+                else:
+                    found = rule.findings(recording)
+                    applied += found is not None
             except MissingFact as missing:
+                applied += 1
                 skipped.append(Skipped(rule.id, missing.name))
             except Exception as error:  # a rule's fault must not become the server's fault
+                applied += 1
                 notes.append(f"{rule.id} could not be decided: {type(error).__name__}: {error}")
-            if found == []:
+            if found is not None and not found:
                 passed.append(rule.id)
             reason = ignore_reason(settings.ignore, rule.id)
             for finding in found or ():
                 if reason is not None:
                     ignored.append(Ignored(finding.id, finding.severity, reason))
                 else:
-                    findings.append(_in_mode(finding, settings.mode))
+                    findings.append(_in_mode(finding, settings.mode, tuple(recording.read)))
             del waiting[0]
 
     if not within(seconds, run):
@@ -91,10 +99,11 @@ def unknown_ignores(ignore: Mapping[str, str], known: Sequence[Rule]) -> list[st
     return lines
 
 
-def _in_mode(finding: Finding, mode: str) -> Finding:
-    if mode == "warn" and finding.severity is Severity.ERROR:
-        return dataclasses.replace(finding, severity=Severity.WARNING)
-    return finding
+def _in_mode(finding: Finding, mode: str, read: tuple[str, ...]) -> Finding:
+    severity = finding.severity
+    if mode == "warn" and severity is Severity.ERROR:
+        severity = Severity.WARNING
+    return dataclasses.replace(finding, severity=severity, decided_by=read)
 
 
 def _target(launch: Launch) -> Mapping[str, object]:
@@ -113,7 +122,7 @@ def _shown_facts(launch: Launch) -> Mapping[str, Mapping[str, object]]:
     """The facts that decide, small enough to print: everything but raw configs and unset args."""
     shown = {}
     for name, fact in launch.facts.items():
-        if name.endswith((".config", ".quant_config")):
+        if name.endswith((".config", ".quant_config")) or name == "build.ranks":
             continue
         if name.startswith("args.") and fact.origin == "default":
             continue

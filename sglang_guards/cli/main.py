@@ -197,6 +197,7 @@ def _check(args: argparse.Namespace, launch: list[str]) -> int:
         model_config=args.model_config,
         launch_file=None if launch else args.launch_file,
         nth=args.nth,
+        build=not args.no_build,
     )
     if args.format == "text":
         text.text(report, text.console(), verbose=args.verbose)
@@ -248,7 +249,10 @@ def _rules(form: str) -> int:
                 "name": rule.name,
                 "severity": rule.severity.value,
                 "summary": rule.summary,
-                "needs": list(rule.needs),
+                "source": [
+                    {"case": case.note, "answers": {str(question): value for question, value in case.answers}}
+                    for case in rule.cases
+                ],
                 "evidence": [{"kind": e.kind, "ref": e.ref} for e in rule.evidence],
             }
             for rule in rules
@@ -256,22 +260,8 @@ def _rules(form: str) -> int:
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return 0
     table = [(rule.id, rule.severity.value, rule.summary) for rule in rules]
-    table.append(("SGL001", "error", "SGLang refuses this launch in resolution"))
     text.table_of(table, ("id", "severity", "what"), text.console())
     return 0
-
-
-#: The one finding that is not a rule of ours.
-_SGL001 = """SGLang refuses the launch itself.
-
-## What it checks
-SGLang's own resolution of the server args raised an error for this launch, on the GPUs that were named.
-
-## When it hurts
-At start-up, before the weights are loaded. Rules that need resolved values are skipped.
-
-## Fix
-Do what SGLang's reason says; the fact names the line that raised it."""
 
 
 def _explain(rule_id: str) -> int:
@@ -279,11 +269,6 @@ def _explain(rule_id: str) -> int:
 
     wanted = rule_id.upper()
     to = text.console()
-    if wanted == "SGL001":
-        to.print(
-            f"{wanted} · sglang-refuses · error\n\n{text.page(_SGL001, min(to.width, 100))}", soft_wrap=True
-        )
-        return 0
     found = next((rule for rule in all_rules() if wanted in (rule.id, rule.name.upper())), None)
     if found is None:
         raise CouldNotCheck(f"there is no rule {rule_id!r}", "sglang-guards rules lists them")

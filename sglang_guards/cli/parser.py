@@ -70,6 +70,11 @@ def _check(check: argparse.ArgumentParser) -> None:
         "--gpu", default="auto", metavar="COUNTxNAME", help="GPUs of one node; auto: this machine's"
     )
     check.add_argument("--model-config", metavar="PATH", help="config.json of a checkpoint that is not here")
+    check.add_argument(
+        "--no-build",
+        action="store_true",
+        help="do not build the model without a GPU, as SGLang's ranks would",
+    )
     check.add_argument("--format", choices=text.FORMATS, default="text")
     check.add_argument(
         "--launch-file",

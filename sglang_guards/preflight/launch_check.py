@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from sglang_guards import redact, settings, source
+from sglang_guards.build.facts import facts as build_facts
+from sglang_guards.build.model import NOT_BUILT, BuildResult
 from sglang_guards.errors import CouldNotCheck, NotAccepted
 from sglang_guards.flag_table import table as landscape
 from sglang_guards.judge import judge
@@ -19,7 +21,7 @@ from sglang_guards.launch.facts import Fact, Launch
 from sglang_guards.preflight import command_line as command
 from sglang_guards.preflight import launch_file as files
 from sglang_guards.preflight import options, releases, surroundings, worker_client
-from sglang_guards.report.model import Evidence, Finding, FlagVerdict, Report, Severity
+from sglang_guards.report.model import FlagVerdict, Report, Severity
 
 __all__ = ["CouldNotCheck", "check"]
 
@@ -33,6 +35,7 @@ def check(
     gpu: str | None = None,
     env: Mapping[str, str] | None = None,
     model_config: str | os.PathLike[str] | None = None,
+    build: bool = True,
     launch_file: str | os.PathLike[str] | None = None,
     nth: int | None = None,
     fixed_release: bool = False,
@@ -67,7 +70,7 @@ def check(
             "write sglang serve …, or python -m sglang.launch_server …",
         )
     config = given_config or surroundings.mounted_config(cmd)
-    target = _Target(command=cmd, gpu=on, base=base, model_config=config, source=judged_source)
+    target = _Target(command=cmd, gpu=on, base=base, model_config=config, build=build, source=judged_source)
     surrounding = [
         *([] if fixed_release else surroundings.other_sglang(cmd, base, judged_source)),
         *source_notes,
@@ -76,7 +79,7 @@ def check(
         *gone,
     ]
     result = _judged(target, cmd, {})
-    rows, notes = _verdicts(result.launch) if result.launch.facts else ((), ())
+    rows, notes = _verdicts(result.launch)
     corrected, in_file = _corrected(target, result)
     report = replace(
         result.report,
@@ -115,6 +118,7 @@ class _Target:
     gpu: gpus.Gpu
     base: Mapping[str, str]
     model_config: Path | None
+    build: bool
     source: source.Source
 
 
@@ -156,7 +160,8 @@ def _judged(target: _Target, cmd: command.Command, edits: Mapping[str, Any]) -> 
             "model_config": None if target.model_config is None else str(target.model_config),
             "edits": dict(edits),
             "scratch": scratch,
-            "timeout_s": worker_client.RESOLVE_S,
+            "timeout_s": worker_client.RESOLVE_S + (worker_client.BUILD_S if target.build else 0.0),
+            "build_s": worker_client.BUILD_S if target.build else 0.0,
         }
         answer = worker_client.ask(request, env)
     table = options.from_json(answer.get("table") or ())
@@ -170,6 +175,13 @@ def _judged(target: _Target, cmd: command.Command, edits: Mapping[str, Any]) -> 
         secrets = redact.secrets_in((*cmd.argv, *merged), _secret_env(env), given)
         raise type(trouble)(redact.text(trouble.message, secrets), redact.text(trouble.hint, secrets))
     facts = {name: Fact(*row) for name, row in (answer.get("facts") or {}).items()}
+    if kind == "refused":
+        facts |= {
+            f"refusal.{key}": Fact(str(answer.get(key) or ""), "resolved") for key in ("message", "where")
+        }
+    build = answer.get("build")
+    if build is not None:
+        facts |= build_facts(BuildResult.from_dict(build))
     if target.gpu.measured:
         facts = {k: replace(f, origin="machine") if k.startswith("gpu.") else f for k, f in facts.items()}
     launch = Launch(
@@ -177,14 +189,9 @@ def _judged(target: _Target, cmd: command.Command, edits: Mapping[str, Any]) -> 
     )
     report = judge(launch, replace(settings.from_env(env), mode="enforce"))
     if kind == "refused":
-        refusal = _refusal(answer, launch)
-        report = replace(
-            report,
-            findings=(refusal, *report.findings),
-            facts=_as_typed(given, target.gpu),
-        )
+        report = replace(report, facts=_as_typed(given, target.gpu))
     notes = (*report.notes, *answer.get("problems", ()), *_notes(answer, cmd))
-    report = replace(report, notes=notes)
+    report = replace(report, notes=notes, build=build)
     values = given | {
         name.removeprefix("args."): fact.value for name, fact in facts.items() if name.startswith("args.")
     }
@@ -206,7 +213,7 @@ def _verdicts(launch: Launch) -> tuple[tuple[FlagVerdict, ...], tuple[str, ...]]
 
 
 def _notes(answer: Mapping[str, Any], cmd: command.Command) -> list[str]:
-    notes = []
+    notes = _not_built(answer.get("build") or {})
     if answer.get("draft_unknown"):
         notes.append("the draft model's config is not on this machine, so rules about the draft are skipped")
     if any(word.startswith("--config=") for word in cmd.args):
@@ -216,21 +223,17 @@ def _notes(answer: Mapping[str, Any], cmd: command.Command) -> list[str]:
     return notes
 
 
-def _refusal(answer: Mapping[str, Any], launch: Launch) -> Finding:
-    """SGLang's own no, as a finding. It has no fix of ours: the reason is SGLang's."""
-    where = str(answer.get("where") or "")
-    return Finding(
-        id="SGL001",
-        name="sglang-refuses",
-        severity=Severity.ERROR,
-        message=f"SGLang refuses this launch: {answer['message']}",
-        cause=f"raised in resolution at {where.removeprefix('sglang/srt/')}"
-        if where
-        else "raised in resolution",
-        impact="at start-up, before the weights are loaded",
-        evidence=(Evidence("source", where),) if where else (),
-        summary="SGLang refuses the launch itself",
-        rule_severity=Severity.ERROR,
+def _not_built(build: Mapping[str, Any]) -> list[str]:
+    """What was left out of a build that otherwise speaks."""
+    ranks = build.get("ranks") or ()
+    if all(one["status"] == NOT_BUILT for one in ranks):  # the head of the report says it
+        return []
+    return sorted(
+        {
+            f"the {one['rank']['model']} model was not built on rank {one['rank']['rank']}: {one['reason']}"
+            for one in ranks
+            if one["status"] == NOT_BUILT
+        }
     )
 
 

@@ -18,9 +18,10 @@ from typing import Any
 
 from sglang_guards.errors import CouldNotCheck
 
-#: Seconds for SGLang's import (4 to 6 on a small machine, more on a cold disk) and for one resolution.
+#: Seconds for SGLang's import (4 to 6 on a small machine, more on a cold disk), one resolution, and one build.
 IMPORT_S = 180.0
 RESOLVE_S = 60.0
+BUILD_S = 60.0
 #: Variables that SGLang, torch or Python read at import; our own and what is read later do not matter.
 _AT_IMPORT = (
     "SGLANG_",
@@ -70,10 +71,7 @@ class Helper:
         try:
             hello = self._read(IMPORT_S)
             if hello.get("kind") != "ready":
-                raise CouldNotCheck(
-                    f"SGLang cannot be imported here: {hello.get('message')}",
-                    "install what it needs into this Python environment",
-                )
+                raise _cannot_import(hello)
         except BaseException:
             self.close()
             raise
@@ -90,7 +88,10 @@ class Helper:
             raise CouldNotCheck(
                 "the process that resolves launches has ended", "run the check again"
             ) from None
-        return self._read(float(request["timeout_s"]) + 10.0)
+        answer = self._read(float(request["timeout_s"]) + IMPORT_S)
+        if answer.get("kind") == "import":
+            raise _cannot_import(answer)
+        return answer
 
     def _read(self, timeout_s: float) -> dict[str, Any]:
         deadline = time.monotonic() + timeout_s
@@ -132,6 +133,13 @@ class Helper:
                 raise
         finally:
             shutil.rmtree(self._tools, ignore_errors=True)
+
+
+def _cannot_import(answer: Mapping[str, Any]) -> CouldNotCheck:
+    return CouldNotCheck(
+        f"SGLang cannot be imported here: {answer.get('message')}",
+        "install what it needs into this Python environment",
+    )
 
 
 def _search_path(env: Mapping[str, str]) -> list[str]:

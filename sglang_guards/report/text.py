@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from sglang_guards import shell
@@ -193,7 +193,7 @@ def _notes(report: Report, to: Console, width: int, verbose: bool) -> None:
     for skipped in report.skipped:
         missing.setdefault(skipped.missing, []).append(skipped.id)
     if verbose or len(missing) <= 3:
-        lines += [("skipped", f"{', '.join(ids)}: {name} is not known") for name, ids in missing.items()]
+        lines += [("skipped", f"{_ids(ids)}: {name} not known") for name, ids in missing.items()]
     lines += [("note", line) for line in report.notes]
     if verbose and report.passed:
         lines.append(("passed", ", ".join(report.passed)))
@@ -204,6 +204,10 @@ def _notes(report: Report, to: Console, width: int, verbose: bool) -> None:
             to.print(line, soft_wrap=True)
     if lines:
         to.print()
+
+
+def _ids(ids: Sequence[str]) -> str:
+    return ", ".join(ids) if len(ids) <= 12 else f"{len(ids)} rules"
 
 
 def counts(report: Report) -> str:
