@@ -19,7 +19,7 @@ from sglang_guards.judge import judge
 from sglang_guards.launch import gpus, model_files
 from sglang_guards.launch.facts import Fact, Launch
 from sglang_guards.preflight import command_line as command
-from sglang_guards.preflight import options, releases, worker_client
+from sglang_guards.preflight import model_types, options, releases, worker_client
 from sglang_guards.report.model import Evidence, Finding, FlagVerdict, Report, Severity
 
 __all__ = ["CouldNotCheck", "check"]
@@ -226,6 +226,8 @@ def _could_not(
         return CouldNotCheck(f"--config cannot be used: {message}", "correct the YAML file")
     if kind == "model":
         return CouldNotCheck(message, str(answer.get("hint", "")))
+    if answer.get("model_type"):
+        return model_types.could_not(str(answer["model_type"]), message, installed)
     if kind == "timeout":
         return CouldNotCheck(message, "run the check again; report it if it stays so")
     return CouldNotCheck(
