@@ -28,9 +28,7 @@ def could_not(model_type: str, message: str, installed: Source) -> CouldNotCheck
 def _remedy(model_type: str, installed: Source) -> str:
     having = [name for name in releases_that_read(model_type) if name != installed.version]
     if not having:
-        return (
-            f"install the transformers release that has {model_type} (the checkpoint's card names it) beside SGLang"
-        )
+        return f"install the transformers release that has {model_type} (the checkpoint's card names it) beside SGLang"
     which = having[0] if len(having) == 1 else f"{having[0]} to {having[-1]}"
     return f"SGLang {which} {'has' if len(having) == 1 else 'have'} a config class for {model_type}"
 

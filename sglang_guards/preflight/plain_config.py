@@ -27,6 +27,9 @@ _TABLES = frozenset(
 )
 
 
+_ROPE = ("rope_theta", "rope_scaling", "rope_parameters")
+
+
 def unknown_type(error: BaseException) -> str | None:
     """The model type that transformers did not know, when that is what an error says."""
     seen: BaseException | None = error
@@ -61,9 +64,10 @@ def plain_class(model_type: str) -> Any:
 
     def __init__(self: Any, **fields: Any) -> None:
         parts = {key: fields.pop(key) for key in [k for k, v in fields.items() if _is_part(k, v)]}
-        base.__init__(self, **fields)
+        # Transformers 5 rewrites rope settings with fields that only its own classes are sure to have.
+        base.__init__(self, **{k: v for k, v in fields.items() if k not in _ROPE})
         for key, value in fields.items():
-            if not hasattr(self, key):
+            if key in _ROPE or not hasattr(self, key):
                 setattr(self, key, value)
         for key, value in parts.items():
             setattr(self, key, _part(value))
@@ -91,7 +95,7 @@ def _add_rope(config: Any, fields: Mapping[str, Any]) -> None:
     """Transformers 5 keeps both rope settings in one table, and SGLang reads it; older ones keep the fields."""
     import transformers
 
-    if int(transformers.__version__.partition(".")[0]) < 5 or getattr(config, "rope_parameters", None):
+    if int(transformers.__version__.partition(".")[0]) < 5 or fields.get("rope_parameters"):
         return
     scaling = fields.get("rope_scaling")
     table = dict(scaling) if isinstance(scaling, Mapping) else {"rope_type": "default"}
