@@ -18,7 +18,7 @@ from sglang_guards.flag_table import table as landscape
 from sglang_guards.judge import judge
 from sglang_guards.launch import gpus, model_files
 from sglang_guards.launch.facts import Fact, Launch
-from sglang_guards.preflight import build_fixes, options, releases, surroundings, worker_client
+from sglang_guards.preflight import build_fixes, model_types, options, releases, surroundings, worker_client
 from sglang_guards.preflight import command_line as command
 from sglang_guards.preflight import launch_file as files
 from sglang_guards.report.model import FlagVerdict, Report, Severity
@@ -255,6 +255,8 @@ def _could_not(
         return CouldNotCheck(f"--config cannot be used: {message}", "correct the YAML file")
     if kind == "model":
         return CouldNotCheck(message, str(answer.get("hint", "")))
+    if answer.get("model_type"):
+        return model_types.could_not(str(answer["model_type"]), message, installed)
     if kind == "timeout":
         return CouldNotCheck(message, "run the check again; report it if it stays so")
     return CouldNotCheck(
