@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sglang_guards import sglang_compat
+from sglang_guards.build import construct, stand_ins
 from sglang_guards.errors import CouldNotCheck
 from sglang_guards.launch import collect, model_files
 from sglang_guards.launch.facts import Fact
@@ -57,7 +58,7 @@ class _Parsed:
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """Parse, resolve and collect one launch. Never raises for what an operator can get wrong."""
     _no_network()
-    simulated_gpu.strike(Gpu(**request["gpu"]))
+    simulated_gpu.tell_tools(Gpu(**request["gpu"]))
     parsed = _Parsed(request)
     try:
         args = _serve_args(request["args"]) if request["serve"] else list(request["args"])
@@ -68,6 +69,8 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         result = {"kind": "usage", "message": str(error)}
     except ImportError as error:
         result = _trouble(error)
+    except stand_ins.CannotTell as error:
+        result = {"kind": "trouble", "message": f"SGLang's resolution asks {error}"}
     except (Exception, SystemExit) as error:
         result = _failure(error, parsed)
     result["table"] = [option.to_dict() for option in parsed.table]
@@ -131,13 +134,29 @@ def _resolve(args: list[str], parsed: _Parsed) -> dict[str, Any]:
             k: v for k, v in facts.items() if not k.startswith("draft_model.") or k == "draft_model.exists"
         }
         facts["draft_model.built_in"] = Fact(False, "given")
+    build = _built(server_args, view, parsed) if parsed.request.get("build_s") else None
     return {
         "kind": "facts",
+        "build": build,
         "facts": {name: [fact.value, fact.origin, fact.where] for name, fact in facts.items()},
         "typed": typed,
         "problems": problems,
         "draft_unknown": parsed.draft_unknown,
     }
+
+
+def _built(server_args: Any, view: Any, parsed: _Parsed) -> dict[str, Any] | None:
+    """What SGLang's own constructors say of the launch, or why they could not be asked."""
+    if str(view.model_path).lower() in collect.DUMMY_PATHS:
+        return None
+    made = construct.build(
+        server_args,
+        view,
+        gpu=Gpu(**parsed.request["gpu"]),
+        seconds=float(parsed.request["build_s"]),
+        draft_known=not parsed.draft_unknown,
+    )
+    return made.to_dict()
 
 
 def _parse(
@@ -275,6 +294,8 @@ def _failure(error: BaseException, parsed: _Parsed) -> dict[str, Any]:
             "message": "the installed transformers does not know this model type, "
             "and code that a checkpoint brings is never run",
         }
+    if isinstance(error, (RecursionError, MemoryError)):  # as likely ours as SGLang's
+        return _trouble(error)
     if not isinstance(error, _REFUSALS) or blocked or isinstance(error, UnicodeError):
         return _trouble(error)
     if parsed.draft_unknown:

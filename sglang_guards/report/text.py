@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -45,7 +46,7 @@ def failure(name: str, message: str, hint: str) -> str:
 
 def to_json(report: Report) -> str:
     """One JSON object, as `schemas/report.json` describes it."""
-    return json.dumps(report.to_dict(), indent=2, ensure_ascii=False, default=str)
+    return json_text(report.to_dict())
 
 
 def error_json(message: str, hint: str) -> str:
@@ -57,7 +58,17 @@ def error_json(message: str, hint: str) -> str:
         "tool": {"name": "sglang-guards", "version": __version__},
         "error": {"message": message, "hint": hint},
     }
-    return json.dumps(body, indent=2, ensure_ascii=False)
+    return json_text(body)
+
+
+#: What a terminal would act on although JSON lets it stand.
+_RAW = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def json_text(body: Any) -> str:
+    """JSON that every reader takes: no NaN, and nothing in it that would steer a terminal."""
+    made = json.dumps(body, indent=2, ensure_ascii=False, default=str)
+    return _RAW.sub(lambda found: f"\\u{ord(found[0]):04x}", made)
 
 
 def console(file: IO[str] | None = None) -> Console:
@@ -65,7 +76,9 @@ def console(file: IO[str] | None = None) -> Console:
     from rich.console import Console
 
     out = file or sys.stdout
-    width = None if out.isatty() or os.environ.get("COLUMNS") else _WIDTH
+    columns = os.environ.get("COLUMNS", "")
+    said = int(columns) if columns.isascii() and columns.isdigit() else 0
+    width = max(said, _NARROWEST) if said else _WIDTH if columns or not out.isatty() else None
     return Console(file=out, width=width, highlight=False, markup=False, emoji=False)
 
 

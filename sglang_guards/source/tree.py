@@ -34,6 +34,7 @@ PROBE_MODULES = (
     "probes.flag_readers",
     "probes.moe_faults",
     "probes.launch_faults",
+    "probes.series_marks",
     "probes.eplb",
     "probes.overlap",
     "probes.routed_scaling",
@@ -163,14 +164,20 @@ class Source:
     def text(self, rel: str) -> str | None:
         """The file's text, newlines unified, None where it cannot be read. `rel` begins with `sglang/`."""
         if rel not in self._texts:
-            try:
-                data = self.path(rel).read_bytes()
-            except OSError:
+            data = self.data(rel)
+            if data is None:
                 self._texts[rel] = None
             else:
                 text = data.decode("utf-8", errors="replace")
                 self._texts[rel] = text.replace("\r\n", "\n") if "\r" in text else text
         return self._texts[rel]
+
+    def data(self, rel: str) -> bytes | None:
+        """The file's bytes, which are not kept: for searches through many files."""
+        try:
+            return self.path(rel).read_bytes()
+        except OSError:
+            return None
 
     def lines(self, rel: str) -> Sequence[str]:
         if rel not in self._lines:

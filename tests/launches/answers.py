@@ -43,7 +43,7 @@ def main() -> None:
     for asked in json.load(sys.stdin):
         seen.clear()
         try:
-            report = launch_check.check(asked.pop("argv"), **asked)
+            report = launch_check.check(asked.pop("argv"), **({"build": False} | asked))
         except CouldNotCheck as error:
             answers.append({"error": str(error)})
             continue

@@ -17,7 +17,9 @@ from sglang_guards.source.tree import Code, Source
 
 _MAKES_TOPK = re.compile(r"self\.topk\b[^=\n]*=\s*\(?\s*(?:HashTopK|TopK|\w*TopK)\b")
 #: Methods of a block that serve all-to-all backends, overlapped stages, other platforms.
-_OTHER_PATHS = re.compile(r"deepep|a2a|mega|dwdp|cpu|npu|xpu|^op_|_op_|nixl|mooncake|flashinfer", re.IGNORECASE)
+_OTHER_PATHS = re.compile(
+    r"deepep|a2a|mega|dwdp|cpu|npu|xpu|^op_|_op_|nixl|mooncake|flashinfer", re.IGNORECASE
+)
 _DEPTH = 3
 
 

@@ -188,7 +188,9 @@ def _constants(source: Source) -> dict[str, object]:
     return found
 
 
-@probe("draft_backend_exists", "An EAGLE draft has this attention backend (backend; phase: decode or extend).")
+@probe(
+    "draft_backend_exists", "An EAGLE draft has this attention backend (backend; phase: decode or extend)."
+)
 def draft_backend_exists(source: Source, backend: str, phase: str) -> Answer:
     name = "create_decode_backend" if phase == "decode" else "create_draft_extend_backend"
     code = source.function(DRAFT, f"DraftBackendFactory.{name}")
@@ -208,7 +210,11 @@ def draft_backend_exists(source: Source, backend: str, phase: str) -> Answer:
 def torch_native_needs_extend_lengths(source: Source) -> Answer:
     code = source.function(TORCH_NATIVE, "TorchNativeAttnBackend.forward_extend")
     names = set(names_in(code.node))
-    whole = set(re.findall(r"\b(?:is_target_verify|spec_info|custom_mask|draft_token_num)\b", source.text(code.rel) or ""))
+    whole = set(
+        re.findall(
+            r"\b(?:is_target_verify|spec_info|custom_mask|draft_token_num)\b", source.text(code.rel) or ""
+        )
+    )
     if whole:
         raise Unknown("the torch_native backend looks at speculation")
     for node in walk(code.node):

@@ -41,12 +41,17 @@ def forward_names_placement(source: Source, architecture: str) -> Answer:
                 told = _INFO in names or (None in names and passes_extra(code, _INFO))
                 found.setdefault(told, code.where(call))
     if len(found) != 1:
-        raise Unknown(f"{architecture} calls its router in ways that differ" if found else "no call of a router")
+        raise Unknown(
+            f"{architecture} calls its router in ways that differ" if found else "no call of a router"
+        )
     value, where = next(iter(found.items()))
     return Answer(value, where)
 
 
-@probe("replicas_same_on_all_ranks", "Without an all-to-all backend every rank picks the same replica of an expert.")
+@probe(
+    "replicas_same_on_all_ranks",
+    "Without an all-to-all backend every rank picks the same replica of an expert.",
+)
 def replicas_same_on_all_ranks(source: Source) -> Answer:
     rel = source.need(DISPATCH)
     code = source.function(DISPATCH, "ExpertLocationDispatchInfo.init_new")

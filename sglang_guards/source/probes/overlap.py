@@ -34,7 +34,9 @@ def tbo_strategy_exists(source: Source, architecture: str) -> Answer:
     for layer in layers:
         found.add(layer.name in names or any(base.name in bases for base in graph.mro(layer)))
     if len(found) != 1:
-        raise Unknown(f"{architecture} stacks layers of several kinds" if found else "no decoder layer was found")
+        raise Unknown(
+            f"{architecture} stacks layers of several kinds" if found else "no decoder layer was found"
+        )
     return Answer(found.pop(), code.where(), ", ".join(sorted(layer.name for layer in layers)))
 
 
@@ -81,6 +83,9 @@ def _late_hook(source: Source, block: Cls) -> tuple[bool, str]:
             if "hidden_states" in (read & inputs) - own:
                 return True, code.where(node)
     text = "".join(graph.text(owner) for owner in graph.mro(block))
-    if "_fuse_shared_experts_inside_sbo" in text and "pre_combine_hook" in text.split("def forward_deepep")[0]:
+    if (
+        "_fuse_shared_experts_inside_sbo" in text
+        and "pre_combine_hook" in text.split("def forward_deepep")[0]
+    ):
         raise Unknown(f"the hook of {block.name} has another shape")
     return False, block.rel

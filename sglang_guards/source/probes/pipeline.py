@@ -15,7 +15,9 @@ def stages_hand_over_topk(source: Source) -> Answer:
     reuses = source.line(rel, r"^ +self\.skip_topk = ")
     if reuses is None:
         return Answer(True, rel, "no layer reuses the indices of another")
-    if (line := source.line(rel, r"pp_proxy_tensors(?:\.tensors)?(?:\.get\(|\[)[\"']topk_indices")) is not None:
+    if (
+        line := source.line(rel, r"pp_proxy_tensors(?:\.tensors)?(?:\.get\(|\[)[\"']topk_indices")
+    ) is not None:
         return Answer(True, f"{rel}:{line}")
     if "topk_indices" in (source.text("sglang/srt/layers/layer_boundary/boundary.py") or ""):
         raise Unknown("the layer boundary hands the indices over")
@@ -25,7 +27,9 @@ def stages_hand_over_topk(source: Source) -> Answer:
     return Answer(False, f"{rel}:{start}")
 
 
-@probe("topk_reuse_has_offset", "Which layers reuse top-k indices follows the config's index_skip_topk_offset.")
+@probe(
+    "topk_reuse_has_offset", "Which layers reuse top-k indices follows the config's index_skip_topk_offset."
+)
 def topk_reuse_has_offset(source: Source) -> Answer:
     for rel in (DEEPSEEK, "sglang/srt/configs/model_config.py"):
         if (line := source.line(rel, r"\bindex_skip_topk_offset\b")) is not None:

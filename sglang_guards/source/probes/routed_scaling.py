@@ -35,7 +35,9 @@ def nvfp4_marlin_scales_twice(source: Source) -> Answer:
     if not passes:
         raise Unknown("how Marlin gets the routed scaling factor was not found")
     if not isinstance(passes[0].value, ast.Attribute):
-        return Answer(False, runner.where(passes[0].value), "the factor that Marlin gets depends on something")
+        return Answer(
+            False, runner.where(passes[0].value), "the factor that Marlin gets depends on something"
+        )
     fused = _nvfp4_clause(source)
     if fused is None:
         raise Unknown("where the router takes the routed scaling factor was not found")
@@ -74,7 +76,9 @@ def _clause_of_function(code: Code) -> tuple[ast.expr | None, str] | None:
             return None
         if isinstance(node, ast.Return) and node.value is not None and _NVFP4 in set(names_in(node.value)):
             whole = node.value
-            parts = whole.values if isinstance(whole, ast.BoolOp) and isinstance(whole.op, ast.Or) else [whole]
+            parts = (
+                whole.values if isinstance(whole, ast.BoolOp) and isinstance(whole.op, ast.Or) else [whole]
+            )
             mine = [part for part in parts if _NVFP4 in set(names_in(part))]
             return mine[0], code.where(mine[0])
     return None
