@@ -53,7 +53,7 @@ def ask(probe: str, **arguments: str) -> Ask:
 
 
 #: What a rule's `source` may map to an answer.
-Answers = Mapping["str | Ask", bool]
+Answers = Mapping[Any, bool]
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,8 @@ def costs_a_backend(launch: Launch) -> Iterator[Violation]:
 
     ## What it checks
     The launch is resolved once more without each typed flag. Where attention then runs on a backend made for the GPU
-    and with the flag on a general one (triton), the flag costs that. What else a flag changes stands in the verdict table.
+    and with the flag on a general one (triton), the flag costs that. What else a flag changes stands in the verdict
+    table.
 
     ## Why it matters
     Nobody asked for it, and SGLang does not say it.
