@@ -170,9 +170,7 @@ def draft_follows_target_runner(source: Source) -> Answer:
     return Answer(False if avoids else None, avoids)
 
 
-@probe(
-    "moe_tp_is_floor", "MoE TP is the quotient TP // EP // MoE-DP, and nothing asks for a remainder first."
-)
+@probe("moe_tp_is_floor", "MoE TP is the integer quotient of TP, EP and MoE-DP.")
 def moe_tp_is_floor(source: Source) -> Answer:
     for rel in (RUNTIME_CONTEXT, PARALLEL_STATE):  # from 0.5.20; before
         if where := at(source, rel, r"(?:tp_size|model_parallel_size) // moe_ep_size"):
