@@ -40,7 +40,7 @@ def across_precisions(launch: Launch) -> Iterator[Violation]:
     ## Fix
     Add --disable-shared-experts-fusion.
     """
-    if not int(launch["build.target.fused_shared_experts"]):
+    if launch["args.disable_shared_experts_fusion"] or not int(launch["build.target.fused_shared_experts"]):
         return
     name = _apart(launch)
     marlin = launch["target.runner"] == "marlin"

@@ -52,7 +52,7 @@ def turned_off(launch: Launch) -> Iterator[Violation]:
         field = name.removeprefix("typed.")
         if field == name or field in _OTHER_RULES or launch.facts[name].value is not True:
             continue
-        if launch.get(f"args.{field}") is not False:
+        if not launch.given(field) or launch.get(f"args.{field}") is not False:
             continue
         place = _switched_off_at(launch, field)
         yield Violation(
@@ -112,7 +112,7 @@ def costs_a_backend(launch: Launch) -> Iterator[Violation]:
     """
     for name in sorted(launch.facts):
         flag = name.removeprefix("without.")
-        if flag == name:
+        if flag == name or not launch.given(flag):
             continue
         lost = _lost(launch, launch.facts[name].value)
         if lost is None:
