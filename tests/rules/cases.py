@@ -64,19 +64,25 @@ class Case:
 
     def launch(self, change: Mapping[str, Any] | None = None) -> Launch:
         """The launch of a case that is made of facts, changed by a finding's fix (None: the flag is removed)."""
-        base = BASES[self.base]
-        values = {**base["facts"], **dict.fromkeys(base["none"]), **self.facts, **dict.fromkeys(self.none)}
+        values = {**base_facts(self.base), **self.facts, **dict.fromkeys(self.none)}
         facts = {
             name: Fact(value, "given" if name.removeprefix("args.") in self.given else "resolved")
             for name, value in values.items()
         }
-        facts |= {name: Fact(fact.value, "assumed") for name, fact in facts.items() if name.startswith("gpu.")}
+        facts |= {
+            name: Fact(fact.value, "assumed") for name, fact in facts.items() if name.startswith("gpu.")
+        }
         for name, value in _with_fusion(change or {}).items():
             removed = value is None
             facts[f"args.{name}"] = (
                 Fact(BASES["removed"].get(name), "default") if removed else Fact(value, "given")
             )
         return Launch(facts, env=self.env, source=source(self.release))
+
+
+def base_facts(name: str) -> dict[str, Any]:
+    """The facts of a base of bases.toml."""
+    return {**BASES[name]["facts"], **dict.fromkeys(BASES[name]["none"])}
 
 
 def _with_fusion(change: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,7 +114,9 @@ def judged(case: Case, change: Mapping[str, Any] | None = None) -> Report:
 @cache
 def reports(release: str) -> dict[str, dict[str, Any]]:
     """Reports of all commands of one release, made in one process; equal environments follow each other."""
-    mine = sorted((case for case in OF_COMMANDS if case.release == release), key=lambda c: (sorted(c.env), c.gpu))
+    mine = sorted(
+        (case for case in OF_COMMANDS if case.release == release), key=lambda c: (sorted(c.env), c.gpu)
+    )
     launches = [
         {"argv": case.command, "gpu": case.gpu, "model": case.model, "env": dict(case.env)} for case in mine
     ]
