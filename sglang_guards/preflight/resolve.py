@@ -22,19 +22,7 @@ from sglang_guards.errors import CouldNotCheck
 from sglang_guards.launch import collect, model_files
 from sglang_guards.launch.facts import Fact
 from sglang_guards.launch.gpus import Gpu
-from sglang_guards.preflight import options, simulated_gpu
-
-#: What SGLang raises when it means no. Everything else is more likely a gap in the simulation.
-_REFUSALS = (ValueError, AssertionError, NotImplementedError, RuntimeError)
-#: RuntimeErrors of torch that say that there is no real GPU here.
-_NO_GPU = (
-    "nvidia driver",
-    "not compiled with cuda",
-    "no cuda gpus",
-    "cuda error",
-    "hip error",
-    "torch not compiled",
-)
+from sglang_guards.preflight import options, plain_config, refusals, simulated_gpu, target_machine
 
 
 class _Usage(Exception):
@@ -53,6 +41,8 @@ class _Parsed:
     #: Temporary folder -> the model path that the operator gave.
     stands_for: dict[str, str] = field(default_factory=dict)
     draft_unknown: bool = False
+    #: Model types that are judged from the JSON alone.
+    plain_types: list[str] = field(default_factory=list)
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,13 +52,13 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     parsed = _Parsed(request)
     try:
         args = _serve_args(request["args"]) if request["serve"] else list(request["args"])
-        result = _resolve(args, parsed)
+        result = _resolve_any_type(args, parsed)
     except CouldNotCheck as error:
         result = {"kind": "model", "message": error.message, "hint": error.hint}
     except _Usage as error:
         result = {"kind": "usage", "message": str(error)}
     except ImportError as error:
-        result = _trouble(error)
+        result = _trouble(error) | _of_plain_types(parsed)
     except stand_ins.CannotTell as error:
         result = {"kind": "trouble", "message": f"SGLang's resolution asks {error}"}
     except (Exception, SystemExit) as error:
@@ -98,6 +88,23 @@ def _serve_args(args: Sequence[str]) -> list[str]:
     return words
 
 
+def _resolve_any_type(args: list[str], parsed: _Parsed) -> dict[str, Any]:
+    """Resolve; once more with a plain config for each model type that transformers turns out not to know."""
+    env = dict(os.environ)
+    while True:
+        try:
+            return _resolve(args, parsed)
+        except Exception as error:
+            unknown = plain_config.unknown_type(error)
+            if unknown is None or unknown in parsed.plain_types:
+                raise
+            plain_config.accept(unknown)
+            parsed.plain_types.append(unknown)
+            parsed.done = False
+            os.environ.clear()
+            os.environ.update(env)
+
+
 def _resolve(args: list[str], parsed: _Parsed) -> dict[str, Any]:
     from sglang.srt.server_args import prepare_server_args
 
@@ -117,7 +124,7 @@ def _resolve(args: list[str], parsed: _Parsed) -> dict[str, Any]:
         if check is not None:
             check()
     view = sglang_compat.view(server_args)
-    problems: list[str] = []
+    problems: list[str] = [plain_config.note(kind) for kind in parsed.plain_types]
     typed = options.typed(parsed.merged, parsed.table)
     facts = collect.collect(
         view,
@@ -172,8 +179,14 @@ def _parse(
     _say_instead_of_exit(parser)
     namespace: argparse.Namespace = original(parser, list(edited))
     parsed.given = _given(original, parser, list(edited), fields)
+    parsed.stands_for |= target_machine.stand_in_devices(vars(namespace))
+    target_machine.take_for_granted(parsed.given | _devices(namespace), os.environ, edited)
     _prepare_model(namespace, parsed)
     return namespace
+
+
+def _devices(namespace: argparse.Namespace) -> dict[str, Any]:
+    return {k: v for k, v in vars(namespace).items() if k in target_machine.DEVICE_FIELDS and v}
 
 
 def _say_instead_of_exit(parser: argparse.ArgumentParser) -> None:
@@ -286,24 +299,34 @@ def _failure(error: BaseException, parsed: _Parsed) -> dict[str, Any]:
     message = _reason(error)
     if not parsed.done:
         return {"kind": "config", "message": message}
-    text = str(error).lower()
-    blocked = isinstance(error, RuntimeError) and any(word in text for word in _NO_GPU)
-    if "trust_remote_code" in text or "does not recognize this architecture" in text:
+    if unknown := plain_config.unknown_type(error):
+        return {"kind": "unknown type", "model_type": unknown}
+    if "trust_remote_code" in str(error):
         return {
             "kind": "trouble",
-            "message": "the installed transformers does not know this model type, "
-            "and code that a checkpoint brings is never run",
+            "message": "the checkpoint needs code that it brings, and code of a checkpoint is never run",
         }
     if isinstance(error, (RecursionError, MemoryError)):  # as likely ours as SGLang's
         return _trouble(error)
-    if not isinstance(error, _REFUSALS) or blocked or isinstance(error, UnicodeError):
-        return _trouble(error)
+    doubt = refusals.doubt(error)
+    if doubt is not None and not doubt.reason:
+        return _trouble(error) | _of_plain_types(parsed)
+    if doubt is None and parsed.plain_types:
+        return _trouble(error) | _of_plain_types(parsed)
+    if doubt is not None:
+        place = f" ({where})" if (where := _where(error)) else ""
+        return {"kind": "trouble", "message": f"{doubt.reason}: {message}{place}", "hint": doubt.hint}
     if parsed.draft_unknown:
         return {
             "kind": "trouble",
             "message": f"SGLang could not resolve the launch while the draft model is unknown: {message}",
         }
     return {"kind": "refused", "message": message, "where": _where(error)}
+
+
+def _of_plain_types(parsed: _Parsed) -> dict[str, Any]:
+    """For a failure that fields may have caused that the JSON does not have."""
+    return {"model_type": parsed.plain_types[0]} if parsed.plain_types else {}
 
 
 def _trouble(error: BaseException) -> dict[str, Any]:
