@@ -32,7 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.stdout is None:  # closed by the caller
         return _unwritable("it is closed")
     _never_fail_on_a_letter()
-    _end_in_order()
+    if argv is None:
+        _end_in_order()
     try:
         code = _run(words)
         sys.stdout.flush()
