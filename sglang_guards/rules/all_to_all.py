@@ -21,7 +21,9 @@ _PCIE = re.compile(
     Severity.WARNING,
     summary="DeepEP needs peer access between all GPUs of a node, and these have no NVLink",
     reports=(sglang_issue(19033),),
-    applies=lambda launch: launch.get("args.moe_a2a_backend") == "deepep" and launch["gpu.platform"] == "cuda",
+    applies=lambda launch: (
+        launch.get("args.moe_a2a_backend") == "deepep" and launch["gpu.platform"] == "cuda"
+    ),
 )
 def without_nvlink(launch: Launch) -> Iterator[Violation]:
     """--moe-a2a-backend deepep on GPUs that PCIe connects.
