@@ -135,9 +135,9 @@ def _summary(rows: list[dict[str, Any]]) -> None:
 
 def _serve(options: argparse.Namespace) -> None:
     work = json.loads(Path(options.serve).read_text())
+    from sglang_guards.build import construct
     from sglang_guards.launch import gpus
     from sglang_guards.preflight import simulated_gpu
-    from sglang_guards.build import construct
 
     construct.torch_on_meta.prepare_libraries()
     folder = Path(tempfile.mkdtemp())
@@ -174,9 +174,9 @@ def _build(case: dict[str, Any], models: Path) -> dict[str, Any]:
     from sglang.srt.server_args import prepare_server_args
 
     from sglang_guards import sglang_compat
+    from sglang_guards.build import construct
     from sglang_guards.launch import gpus, model_files
     from sglang_guards.preflight import command_line, simulated_gpu
-    from sglang_guards.build import construct
 
     os.environ.update(case.get("env") or {})
     simulated_gpu.strike(gpus.parse(case["gpu"]))

@@ -16,7 +16,7 @@ def facts(result: BuildResult) -> dict[str, Fact]:
 
     Without any rank that was built or refused, ``build.ranks`` is missing, so that its rules are skipped.
     """
-    known = {"build.status": result.status, "build.reason": result.why}
+    known: dict[str, Any] = {"build.status": result.status, "build.reason": result.why}
     spoken = [one for one in result.ranks if one.status != NOT_BUILT]
     if spoken:
         known["build.ranks"] = [one.to_dict() for one in spoken]

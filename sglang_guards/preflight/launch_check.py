@@ -19,8 +19,9 @@ from sglang_guards.judge import judge
 from sglang_guards.launch import gpus, model_files
 from sglang_guards.launch.facts import Fact, Launch
 from sglang_guards.preflight import command_line as command
-from sglang_guards.preflight import model_types, options, releases, worker_client
-from sglang_guards.report.model import Evidence, Finding, FlagVerdict, Report, Severity
+from sglang_guards.preflight import launch_file as files
+from sglang_guards.preflight import model_types, options, releases, surroundings, worker_client
+from sglang_guards.report.model import FlagVerdict, Report, Severity
 
 __all__ = ["CouldNotCheck", "check"]
 
@@ -35,39 +36,78 @@ def check(
     env: Mapping[str, str] | None = None,
     model_config: str | os.PathLike[str] | None = None,
     build: bool = True,
+    launch_file: str | os.PathLike[str] | None = None,
+    nth: int | None = None,
+    fixed_release: bool = False,
 ) -> Report:
     """Check one launch command as the operator types it, against the SGLang installed here.
 
     `gpu` is ``<count per node>x<name>`` or None (``auto``) for this machine's; `env` is what the launch would inherit
     (default: this process's); `model_config` is a config.json, or a folder with one, to use when the checkpoint is
-    not here. ``SGLANG_GUARDS_IGNORE`` in the environment suppresses findings; the mode does not matter here: an error
+    not here. Without words in `argv` the launch in `launch_file` is checked (a script, a Slurm job, a compose file or
+    Kubernetes YAML), the `nth` where it holds several. `fixed_release` keeps to the SGLang found first, whatever
+    PYTHONPATH the command sets.
+
+    ``SGLANG_GUARDS_IGNORE`` in the environment suppresses findings; the mode does not matter here: an error
     is an error. Raises `CouldNotCheck` when the launch cannot be checked.
     """
     started = time.monotonic()
     base = dict(os.environ if env is None else env)
-    target = _Target(
-        command=command.parse(argv),
-        gpu=gpus.parse(gpu) if gpu not in (None, "", "auto") else gpus.detect(),
-        base=base,
-        model_config=None if model_config is None else _config_path(model_config),
-        build=build,
-        source=_installed(),
+    given_config = None if model_config is None else _config_path(model_config)
+    cmd = (
+        command.parse(argv, base, nth) if argv or launch_file is None else files.read(launch_file, base, nth)
     )
-    result = _judged(target, target.command, {})
-    rows, notes = _verdicts(result.launch) if result.launch.facts else ((), ())
+    cmd, gone = _known(cmd)
+    on, gpu_notes = surroundings.visible_gpus(
+        gpus.parse(gpu) if gpu not in (None, "", "auto") else gpus.detect(), cmd, base
+    )
+    judged_source, source_notes = (
+        (_installed(), []) if fixed_release else surroundings.judged_source(cmd, base)
+    )
+    if cmd.module == "sglang" and not (judged_source.root / "__main__.py").is_file():
+        raise CouldNotCheck(
+            f"'python -m sglang' does not start SGLang {judged_source.version}: its package has no __main__",
+            "write sglang serve …, or python -m sglang.launch_server …",
+        )
+    config = given_config or surroundings.mounted_config(cmd)
+    target = _Target(command=cmd, gpu=on, base=base, model_config=config, build=build, source=judged_source)
+    surrounding = [
+        *([] if fixed_release else surroundings.other_sglang(cmd, base, judged_source)),
+        *source_notes,
+        *gpu_notes,
+        *cmd.notes,
+        *gone,
+    ]
+    result = _judged(target, cmd, {})
+    rows, notes = _verdicts(result.launch)
     corrected, in_file = _corrected(target, result)
     report = replace(
         result.report,
         corrected=corrected,
         flags=rows,
         notes=(
+            *surrounding,
             *result.report.notes,
             *notes,
+            *(_LEFT_OUT if corrected is not None and cmd.cut else ()),
             *(_in_file(name, value) for name, value in in_file.items()),
         ),
     )
     report = _without_secrets(report, target, result)
     return replace(report, seconds=time.monotonic() - started)
+
+
+#: Said where the corrected command is less than what was given.
+_LEFT_OUT = ("the corrected command is the launch alone, without redirections and what stands around it",)
+
+
+def _known(cmd: command.Command) -> tuple[command.Command, list[str]]:
+    """What the text leaves to the running shell, said; flags that hold it are judged as written."""
+    if not cmd.unknown:
+        return cmd, []
+    return cmd, [
+        f"{', '.join(cmd.unknown)} is not set here and is judged as written; give its value in front"
+    ]
 
 
 @dataclass(frozen=True)
@@ -115,7 +155,7 @@ def _judged(target: _Target, cmd: command.Command, edits: Mapping[str, Any]) -> 
             "args": list(cmd.args),
             "serve": cmd.serve,
             "env": env,
-            "cwd": os.getcwd(),
+            "cwd": _folder(cmd),
             "gpu": target.gpu.to_dict(),
             "model_config": None if target.model_config is None else str(target.model_config),
             "edits": dict(edits),
@@ -130,9 +170,15 @@ def _judged(target: _Target, cmd: command.Command, edits: Mapping[str, Any]) -> 
     given = dict(answer.get("given") or {})
     if kind not in ("facts", "refused"):
         trouble = _could_not(answer, cmd, table, target.source)
+        if cmd.unknown and kind in ("usage", "model"):
+            trouble.hint = f"{', '.join(cmd.unknown)} is not set here: give its value in front of the command"
         secrets = redact.secrets_in((*cmd.argv, *merged), _secret_env(env), given)
         raise type(trouble)(redact.text(trouble.message, secrets), redact.text(trouble.hint, secrets))
     facts = {name: Fact(*row) for name, row in (answer.get("facts") or {}).items()}
+    if kind == "refused":
+        facts |= {
+            f"refusal.{key}": Fact(str(answer.get(key) or ""), "resolved") for key in ("message", "where")
+        }
     build = answer.get("build")
     if build is not None:
         facts |= build_facts(BuildResult.from_dict(build))
@@ -143,18 +189,19 @@ def _judged(target: _Target, cmd: command.Command, edits: Mapping[str, Any]) -> 
     )
     report = judge(launch, replace(settings.from_env(env), mode="enforce"))
     if kind == "refused":
-        refusal = _refusal(answer, launch)
-        report = replace(
-            report,
-            findings=(refusal, *report.findings),
-            facts=_as_typed(given, target.gpu),
-        )
+        report = replace(report, facts=_as_typed(given, target.gpu))
     notes = (*report.notes, *answer.get("problems", ()), *_notes(answer, cmd))
     report = replace(report, notes=notes, build=build)
     values = given | {
         name.removeprefix("args."): fact.value for name, fact in facts.items() if name.startswith("args.")
     }
     return _Result(report, launch, table, merged, frozenset(answer.get("from_config") or ()), values)
+
+
+def _folder(cmd: command.Command) -> str:
+    """Where relative paths of the launch begin."""
+    folder = Path(cmd.cwd).expanduser()
+    return str(folder.absolute()) if cmd.cwd and not cmd.contained and folder.is_dir() else os.getcwd()
 
 
 def _verdicts(launch: Launch) -> tuple[tuple[FlagVerdict, ...], tuple[str, ...]]:
@@ -187,24 +234,6 @@ def _not_built(build: Mapping[str, Any]) -> list[str]:
             for one in ranks
             if one["status"] == NOT_BUILT
         }
-    )
-
-
-def _refusal(answer: Mapping[str, Any], launch: Launch) -> Finding:
-    """SGLang's own no, as a finding. It has no fix of ours: the reason is SGLang's."""
-    where = str(answer.get("where") or "")
-    return Finding(
-        id="SGL001",
-        name="sglang-refuses",
-        severity=Severity.ERROR,
-        message=f"SGLang refuses this launch: {answer['message']}",
-        cause=f"raised in resolution at {where.removeprefix('sglang/srt/')}"
-        if where
-        else "raised in resolution",
-        impact="at start-up, before the weights are loaded",
-        evidence=(Evidence("source", where),) if where else (),
-        summary="SGLang refuses the launch itself",
-        rule_severity=Severity.ERROR,
     )
 
 
@@ -335,4 +364,4 @@ def _without_secrets(report: Report, target: _Target, result: _Result) -> Report
 
 
 def _secret_env(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if redact.is_secret(name)}
+    return redact.env_secrets(env)

@@ -34,13 +34,14 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFL
 _POLL_S = 5.0
 
 
-def main(answers_fd: int) -> None:
-    """Serve until stdin closes."""
+def main(answers_fd: int, tools: str) -> None:
+    """Serve until stdin closes. The caller made the folder `tools`, and both remove it: whoever is left."""
     requests_fd = os.dup(0)
     os.set_inheritable(requests_fd, False)
     with open(os.devnull) as null:
         os.dup2(null.fileno(), 0)
-    folder = Path(tempfile.mkdtemp(prefix="sglang-guards-tools-"))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the caller too, which ends this process
+    folder = Path(tools)
     log = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the process)
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
@@ -283,4 +284,4 @@ def _collect(pid: int, read_fd: int, requests_fd: int, timeout_s: float) -> dict
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[3])

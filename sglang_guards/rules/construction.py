@@ -85,7 +85,15 @@ def constructor_refuses(rule: Rule, launch: Launch) -> Iterator[Finding]:
 
 
 def _flags(launch: Launch) -> tuple[str, ...]:
-    names = ("tp_size", "ep_size", "pp_size", "moe_runner_backend", "moe_a2a_backend", "attention_backend", "quantization")
+    names = (
+        "tp_size",
+        "ep_size",
+        "pp_size",
+        "moe_runner_backend",
+        "moe_a2a_backend",
+        "attention_backend",
+        "quantization",
+    )
     return tuple(launch.flag(name) for name in names if name in launch.typed)
 
 
@@ -171,7 +179,9 @@ def weights_do_not_fit(rule: Rule, launch: Launch) -> Iterator[Finding]:
         yield rule.finding(
             message=f"the weights of one rank take {weights:.1f} GiB of {memory:.1f} GiB"
             + ("" if too_big else f", and --mem-fraction-static {share:g} leaves nothing for the KV cache"),
-            flags=tuple(launch.flag(n) for n in ("tp_size", "ep_size", "mem_fraction_static") if n in launch.typed),
+            flags=tuple(
+                launch.flag(n) for n in ("tp_size", "ep_size", "mem_fraction_static") if n in launch.typed
+            ),
             cause=f"{_label(launch, rank)}: {no['message']} ({_short(no['where'])})"
             if no is not None
             else f"{_label(launch, rank)}, as SGLang's own classes make its parameters",
@@ -219,7 +229,9 @@ def kv_cache_is_small(rule: Rule, launch: Launch) -> Iterator[Finding]:
     elif tokens < context and not (isinstance(asked, int) and asked < context):
         yield rule.finding(
             message=f"the KV cache holds about {tokens:,} tokens, less than one request of {context:,}",
-            flags=tuple(launch.flag(n) for n in ("context_length", "mem_fraction_static") if n in launch.typed),
+            flags=tuple(
+                launch.flag(n) for n in ("context_length", "mem_fraction_static") if n in launch.typed
+            ),
             cause=f"what the weights leave of --mem-fraction-static {launch.get('args.mem_fraction_static')}",
             impact="the server starts; longer requests are refused or cut",
             fix=None,
