@@ -81,6 +81,7 @@ def build(
     gpu: Gpu | None = None,
     seconds: float = 60.0,
     draft_known: bool = True,
+    first_rank_only: bool = False,
 ) -> BuildResult:
     """Every distinct rank of the launch, target and draft. Never raises for what a launch can get wrong."""
     started = time.monotonic()
@@ -91,7 +92,7 @@ def build(
     except (Exception, stand_ins.CannotTell) as error:
         return BuildResult(reason=_reason(error), seconds=time.monotonic() - started)
     built: list[RankBuild] = []
-    for rank in ranks.distinct(view):
+    for rank in ranks.distinct(view)[: 1 if first_rank_only else None]:
         built += _in_child(plan, rank, started + seconds, seconds)
     built += [RankBuild(Rank(0, model=name), NOT_BUILT, reason) for name, reason in plan.left_out]
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10

@@ -12,15 +12,19 @@ from typing import Any
 
 from sglang_guards import redact, settings, source
 from sglang_guards.build.facts import facts as build_facts
-from sglang_guards.build.model import NOT_BUILT, BuildResult
+from sglang_guards.build.model import BUILT, NOT_BUILT, BuildResult
 from sglang_guards.errors import CouldNotCheck, NotAccepted
 from sglang_guards.flag_table import table as landscape
 from sglang_guards.judge import judge
 from sglang_guards.launch import gpus, model_files
 from sglang_guards.launch.facts import Fact, Launch
+from sglang_guards.preflight import build_fixes, model_types, options, releases, surroundings, worker_client
 from sglang_guards.preflight import command_line as command
 from sglang_guards.preflight import launch_file as files
+<<<<<<< HEAD
 from sglang_guards.preflight import model_types, options, releases, surroundings, worker_client
+=======
+>>>>>>> main
 from sglang_guards.report.model import FlagVerdict, Report, Severity
 
 __all__ = ["CouldNotCheck", "check"]
@@ -78,7 +82,7 @@ def check(
         *cmd.notes,
         *gone,
     ]
-    result = _judged(target, cmd, {})
+    result = _with_build_fix(target, _judged(target, cmd, {}))
     rows, notes = _verdicts(result.launch)
     corrected, in_file = _corrected(target, result)
     report = replace(
@@ -294,6 +298,27 @@ def _in_file(name: str, value: Any) -> str:
     key = name.replace("_", "-")
     what = f"remove {key} from" if value in (None, False) else f"set {key} to {value} in"
     return f"the corrected command needs a change of the --config file too: {what} it"
+
+
+def _with_build_fix(target: _Target, result: _Result) -> _Result:
+    """A change for what SGLang's constructors refuse, where one of the known ones makes them accept the launch."""
+    errors = result.report.errors
+    broken = [f for f in errors if f.id.startswith("BLD") and f.fix is None]
+    if not broken or any(f.fix is not None and f.fix.set for f in errors):
+        return result
+    for fix in build_fixes.candidates(result.launch, broken[0].id):
+        args, unsettable = options.edit(target.command.args, dict(fix.set), result.table)
+        if unsettable:
+            continue
+        try:
+            again = _judged(target, target.command.with_args(args), {})
+        except CouldNotCheck:
+            continue
+        if again.report.errors or (again.report.build or {}).get("status") != BUILT:
+            continue
+        findings = tuple(replace(f, fix=fix) if f is broken[0] else f for f in result.report.findings)
+        return replace(result, report=replace(result.report, findings=findings))
+    return result
 
 
 def _corrected(target: _Target, first: _Result) -> tuple[tuple[str, ...] | None, dict[str, Any]]:

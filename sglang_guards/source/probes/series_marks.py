@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 
-from sglang_guards.source.probes.fused_sum_gate import KERNEL_FILES, gate
+from sglang_guards.source.probes.fused_sum_gate import KERNEL_FILES, SEQUENCE_FILES
 from sglang_guards.source.syntax.evaluate import terminal_name
 from sglang_guards.source.tree import Answer, Source, Unknown, probe
 
 #: An entry class that no release lists by itself.
 _WRAPPER = "DotsVLMForCausalLM"
+#: The function with both GEMMs: a sequence of its own from 0.5.11 on.
+_SEQUENCES = ("_fused_moe_kernel_sequence", "fused_experts_impl")
 _LISTS = ("sglang/srt/arg_groups/overrides.py", "sglang/srt/server_args.py")
 
 
@@ -35,7 +37,10 @@ def fused_sum_in_bands(source: Source) -> Answer:
     "The dynamic per-tensor FP8 scale of the down projection is taken over the rows that its GEMM reads.",
 )
 def fp8_scale_of_routed_rows(source: Source) -> Answer:
-    code = gate(source).code
+    found = [source.maybe(SEQUENCE_FILES, name) for name in _SEQUENCES]
+    code = next((one for one in found if one), None)
+    if code is None:
+        raise Unknown("the function with both GEMMs was not found")
     scale = _scale_of_second_gemm(code.node)
     makers = [
         node
@@ -53,10 +58,13 @@ def fp8_scale_of_routed_rows(source: Source) -> Answer:
 
 
 def _scale_of_second_gemm(function: ast.stmt) -> ast.Name:
+    """The scale of the input that the GEMM gets which reads `intermediate_cache2`."""
     for node in ast.walk(function):
-        if isinstance(node, ast.Call) and "fuse_sum_all_reduce" in {k.arg for k in node.keywords}:
-            scale = node.args[4] if len(node.args) > 4 else None
-            if isinstance(scale, ast.Name):
+        if isinstance(node, ast.Call) and terminal_name(node) == "invoke_fused_moe_kernel":
+            given, scale = node.args[:1], node.args[4] if len(node.args) > 4 else None
+            if [getattr(a, "id", None) for a in given] == ["intermediate_cache2"] and isinstance(
+                scale, ast.Name
+            ):
                 return scale
     raise Unknown("the second GEMM was not found")
 
