@@ -21,10 +21,6 @@ from sglang_guards.launch.facts import Fact, Launch
 from sglang_guards.preflight import build_fixes, model_types, options, releases, surroundings, worker_client
 from sglang_guards.preflight import command_line as command
 from sglang_guards.preflight import launch_file as files
-<<<<<<< HEAD
-from sglang_guards.preflight import model_types, options, releases, surroundings, worker_client
-=======
->>>>>>> main
 from sglang_guards.report.model import FlagVerdict, Report, Severity
 
 __all__ = ["CouldNotCheck", "check"]
