@@ -331,8 +331,6 @@ def _failure(error: BaseException, parsed: _Parsed) -> dict[str, Any]:
             "kind": "trouble",
             "message": "the checkpoint needs code that it brings, and code of a checkpoint is never run",
         }
-    if isinstance(error, (RecursionError, MemoryError)):  # as likely ours as SGLang's
-        return _trouble(error)
     doubt = refusals.doubt(error)
     if doubt is not None and not doubt.reason:
         return _trouble(error) | _of_plain_types(parsed)
