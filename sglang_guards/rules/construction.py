@@ -142,11 +142,10 @@ def layer_without_runner(launch: Launch) -> Iterator[Violation]:
     "parameters-without-a-tensor",
     Severity.WARNING,
     summary="parameters of the model that no tensor of the checkpoint writes",
-    needs=("build.status", "build.ranks"),
-    evidence=(Evidence("source", "the installed SGLang's load_weights over the checkpoint's headers"),),
+    reports=[read_in("the installed SGLang's load_weights over the checkpoint's headers")],
     applies=lambda launch: any(one.get("unwritten") is not None for one in launch.get("build.ranks") or ()),
 )
-def parameters_without_a_tensor(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def parameters_without_a_tensor(launch: Launch) -> Iterator[Violation]:
     """Weights that stay as they were allocated after SGLang's own loader went through the checkpoint.
 
     ## What it checks
@@ -167,13 +166,11 @@ def parameters_without_a_tensor(rule: Rule, launch: Launch) -> Iterator[Finding]
         names = rank.get("unwritten")
         if not names:
             continue
-        yield rule.finding(
+        yield Violation(
             message=f"{len(names)} weight{'s' if len(names) > 1 else ''} of the model "
             f"{'are' if len(names) > 1 else 'is'} written by no tensor of the checkpoint",
-            flags=(),
             cause=f"SGLang's load_weights leaves {', '.join(names[:3])}{' …' if len(names) > 3 else ''} as allocated",
             impact="the server starts; the layers compute with whatever was in memory",
-            fix=None,
         )
         return
 

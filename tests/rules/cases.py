@@ -70,7 +70,9 @@ class Case:
             name: Fact(value, "given" if name.removeprefix("args.") in self.given else "resolved")
             for name, value in values.items()
         }
-        facts |= {name: Fact(fact.value, "assumed") for name, fact in facts.items() if name.startswith("gpu.")}
+        facts |= {
+            name: Fact(fact.value, "assumed") for name, fact in facts.items() if name.startswith("gpu.")
+        }
         for name, value in _with_fusion(change or {}).items():
             removed = value is None
             facts[f"args.{name}"] = (
@@ -108,7 +110,9 @@ def judged(case: Case, change: Mapping[str, Any] | None = None) -> Report:
 @cache
 def reports(release: str) -> dict[str, dict[str, Any]]:
     """Reports of all commands of one release, made in one process; equal environments follow each other."""
-    mine = sorted((case for case in OF_COMMANDS if case.release == release), key=lambda c: (sorted(c.env), c.gpu))
+    mine = sorted(
+        (case for case in OF_COMMANDS if case.release == release), key=lambda c: (sorted(c.env), c.gpu)
+    )
     launches = [
         {"argv": case.command, "gpu": case.gpu, "model": case.model, "env": dict(case.env)} for case in mine
     ]

@@ -78,7 +78,8 @@ def test_the_words_are_those_of_the_snapshot(rule: str, request: pytest.FixtureR
     """``--renew-snapshots`` writes them anew."""
     mine = [case for case in FIRES if case.rule == rule]
     said = [
-        snapshots.block(case.name, case.release, [f.to_dict() for f in judged(case).findings]) for case in mine
+        snapshots.block(case.name, case.release, [f.to_dict() for f in judged(case).findings])
+        for case in mine
     ]
     if request.config.getoption("--renew-snapshots"):
         snapshots.write(rule, said)

@@ -10,7 +10,11 @@ _GLM: dict[str, Any] = {
     "kv_lora_rank": 512, "index_topk": 2048, "index_topk_freq": 4, "index_skip_topk_offset": 3,
     "index_share_for_mtp_iteration": True, "routed_scaling_factor": 2.5,
 }  # fmt: skip
-_FREE = {"args.attention_backend": "fa3", "args.prefill_attention_backend": None, "args.decode_attention_backend": None}
+_FREE = {
+    "args.attention_backend": "fa3",
+    "args.prefill_attention_backend": None,
+    "args.decode_attention_backend": None,
+}
 _EPLB = {
     "args.enable_eplb": True, "args.init_expert_location": "trivial", "args.ep_size": 4, "args.tp_size": 4,
     "args.ep_num_redundant_experts": 0, "args.ep_dispatch_algorithm": "static",
@@ -32,7 +36,11 @@ _SHARED = {
     "model.quant_config": {"extra_config": {"model.layers.1.mlp.shared_experts.down_proj": {"bits": 16}}},
     "build.target.fused_shared_experts": 1,
 }  # fmt: skip
-_SPEC = {"args.speculative_algorithm": "EAGLE", "args.speculative_num_steps": 3, "args.speculative_attention_mode": "prefill"}
+_SPEC = {
+    "args.speculative_algorithm": "EAGLE",
+    "args.speculative_num_steps": 3,
+    "args.speculative_attention_mode": "prefill",
+}
 _DECODE = {
     **_SPEC, "args.disaggregation_mode": "decode", "draft_model.config": _GLM, "draft_model.exists": True,
 }  # fmt: skip
