@@ -20,7 +20,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help=f"the edit loop's tier: SGLang {REFERENCE} only, under three minutes",
     )
     parser.addoption(
-        "--renew-snapshots", action="store_true", help="write tests/rules/snapshots anew: review the difference"
+        "--renew-snapshots",
+        action="store_true",
+        help="write tests/rules/snapshots anew: review the difference",
     )
 
 
