@@ -20,9 +20,11 @@ from sglang_guards import sglang_compat
 from sglang_guards.build import construct, stand_ins
 from sglang_guards.errors import CouldNotCheck
 from sglang_guards.launch import collect, model_files
+from sglang_guards.launch.environment import env_bool
 from sglang_guards.launch.facts import Fact
 from sglang_guards.launch.gpus import Gpu
 from sglang_guards.preflight import options, simulated_gpu
+from sglang_guards.source import find
 
 #: What SGLang raises when it means no. Everything else is more likely a gap in the simulation.
 _REFUSALS = (ValueError, AssertionError, NotImplementedError, RuntimeError)
@@ -263,7 +265,7 @@ def _readable(path: str, revision: str | None, parsed: _Parsed) -> str:
 
 
 def _modelscope() -> bool:
-    return os.environ.get("SGLANG_USE_MODELSCOPE", "").lower() in ("1", "true", "yes")
+    return env_bool(os.environ, "SGLANG_USE_MODELSCOPE", find())
 
 
 def _cached(repo: str, revision: str | None) -> Path | None:

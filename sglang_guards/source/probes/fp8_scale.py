@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 
 from sglang_guards.source.probes.launch_faults import FUSED_MOE
-from sglang_guards.source.probes.moe_faults import names_in
 from sglang_guards.source.syntax.nodes import walk
+from sglang_guards.source.syntax.shape import names_in
 from sglang_guards.source.tree import Answer, Code, Source, Unknown, probe
 
 KERNELS = (
