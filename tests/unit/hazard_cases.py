@@ -189,7 +189,7 @@ CASES: tuple[Case, ...] = (
         ),
     ),
     Case(
-        "RUN108", "0.5.15", {"args.moe_runner_backend": "flashinfer_trtllm", "gpu.sm": 120}, severity="warning",
+        "RUN108", "0.5.15", {"args.moe_runner_backend": "flashinfer_trtllm", "gpu.sm": 120},
         given=("moe_runner_backend",),
         near=(Near("B200", {"gpu.sm": 100}), Near("B300", {"gpu.sm": 103}), Near("dense", {"model.is_moe": False})),
     ),

@@ -1,4 +1,4 @@
-"""Cases of the kinds of faults that fresh reports showed: placement, overlap, stages, attention, scales, typed flags."""
+"""Cases of the kinds that fresh reports showed: placement, overlap, stages, attention, scales, typed flags."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from tests.unit.hazard_cases import Case, Near
 _GLM: dict[str, Any] = {
     "kv_lora_rank": 512, "index_topk": 2048, "index_topk_freq": 4, "index_skip_topk_offset": 3,
     "index_share_for_mtp_iteration": True, "routed_scaling_factor": 2.5,
+}  # fmt: skip
+_TILES = {
+    "args.enable_deterministic_inference": False, "args.ep_num_redundant_experts": 0, "model.quant_block": None,
 }  # fmt: skip
 _FREE = {"args.attention_backend": "fa3", "args.prefill_attention_backend": None, "args.decode_attention_backend": None}
 _EPLB = {
@@ -32,7 +35,9 @@ _SHARED = {
     "model.quant_config": {"extra_config": {"model.layers.1.mlp.shared_experts.down_proj": {"bits": 16}}},
     "build.target.fused_shared_experts": 1,
 }  # fmt: skip
-_SPEC = {"args.speculative_algorithm": "EAGLE", "args.speculative_num_steps": 3, "args.speculative_attention_mode": "prefill"}
+_SPEC = {
+    "args.speculative_algorithm": "EAGLE", "args.speculative_num_steps": 3, "args.speculative_attention_mode": "prefill",
+}  # fmt: skip
 _DECODE = {
     **_SPEC, "args.disaggregation_mode": "decode", "draft_model.config": _GLM, "draft_model.exists": True,
 }  # fmt: skip
@@ -125,6 +130,21 @@ KINDS: tuple[Case, ...] = (
         ),
     ),
     Case(
+        "RUN302", "0.5.15", {"gpu.name": "NVIDIA H20-3e", "model.moe_intermediate_size": 24 * 8 * 8, **_TILES},
+        severity="info",
+        near=(
+            Near("a shipped file", {"gpu.name": "NVIDIA H200", "model.moe_intermediate_size": 192 * 8}),
+            Near("other files", env={"SGLANG_MOE_CONFIG_DIR": "/tuned"}),
+            Near("another runner", {"args.moe_runner_backend": "cutlass"}),
+            Near("dense", {"model.is_moe": False}),
+        ),
+    ),
+    Case(
+        "RUN108", "0.5.15", {"args.moe_runner_backend": "flashinfer_trtllm", "gpu.sm": 110}, severity="warning",
+        given=("moe_runner_backend",), name="Thor",
+        near=(Near("B200", {"gpu.sm": 100}),),
+    ),
+    Case(
         "QNT102", "0.5.23", {"args.ep_size": 2, "model.quant_block": None, "model.quant_config": None},
         given=("ep_size", "quantization"),
         near=(
@@ -147,7 +167,8 @@ KINDS: tuple[Case, ...] = (
     Case(
         "QNT103", "0.5.18",
         {
-            **_SHARED, "model.quant_kind": "modelopt_fp4", "args.moe_runner_backend": "marlin", "model.quant_config": {"a": 1},
+            **_SHARED, "model.quant_kind": "modelopt_fp4", "args.moe_runner_backend": "marlin",
+            "model.quant_config": {"a": 1},
             "model.quant_ignored": ["model.layers.1.mlp.shared_experts*"],
         },
         name="nvfp4 on marlin",
@@ -178,7 +199,8 @@ KINDS: tuple[Case, ...] = (
         ),
     ),
     Case(
-        "ATT103", "0.5.19", {**_SPEC, **_FREE, "args.attention_backend": "flex_attention"}, given=("attention_backend",),
+        "ATT103", "0.5.19", {**_SPEC, **_FREE, "args.attention_backend": "flex_attention"},
+        given=("attention_backend",),
         near=(
             Near("no draft", {"args.speculative_algorithm": None}),
             Near("a backend with a draft", {"args.attention_backend": "triton"}),
@@ -211,8 +233,8 @@ KINDS: tuple[Case, ...] = (
         ),
     ),
     Case(
-        "FLG202", "0.5.12", {"typed.speculative_adaptive": True, "args.speculative_adaptive": False}, severity="warning",
-        given=("speculative_adaptive",),
+        "FLG202", "0.5.12", {"typed.speculative_adaptive": True, "args.speculative_adaptive": False},
+        severity="warning", given=("speculative_adaptive",),
         near=(
             Near("kept", {"args.speculative_adaptive": True}),
             Near("not typed", {"typed.speculative_adaptive": False}),
@@ -220,11 +242,13 @@ KINDS: tuple[Case, ...] = (
     ),
     Case(
         "FLG203", "0.5.23",
-        {"without.page_size": {"attention_backend": "trtllm_mha"}, "args.attention_backend": "triton", "args.page_size": 16},
+        {"without.page_size": {"attention_backend": "trtllm_mha"}, "args.attention_backend": "triton",
+         "args.page_size": 16},
         severity="warning", given=("page_size",),
         near=(
             Near("the same", {"without.page_size": {"page_size": 1}}),
-            Near("faster with it", {"without.page_size": {"attention_backend": "triton"}, "args.attention_backend": "fa3"}),
+            Near("faster with it", {"without.page_size": {"attention_backend": "triton"},
+                                    "args.attention_backend": "fa3"}),
         ),
     ),
 )  # fmt: skip

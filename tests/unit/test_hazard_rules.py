@@ -1,4 +1,4 @@
-"""The rules of RUN, QNT, SPC, PAR, DET, FLG and ATT on launches built by hand, with the real source trees behind them."""
+"""The rules of all families but FMS, ARF and BLD on launches built by hand, with the real source trees behind them."""
 
 from __future__ import annotations
 
