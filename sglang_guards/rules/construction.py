@@ -13,6 +13,7 @@ GIB = 2**30
 #: When SGLang raises it -> what the operator sees.
 _IMPACT: Mapping[str, str] = {
     "build": "every worker raises it while the model is built, before the weights are read",
+    "weights": "every worker raises it while the weights are loaded",
     "load": "every worker raises it after the weights are loaded, before the first request",
     "memory": "every worker raises it after the weights are loaded, when the KV cache is allocated",
     "forward": "the server starts; the first batch that takes this path raises it",
@@ -134,6 +135,44 @@ def layer_without_runner(launch: Launch) -> Iterator[Violation]:
                 evidence=(Evidence("source", _short(layers["runner_read_at"])),),
             )
             return
+
+
+@rule(
+    "BLD105",
+    "parameters-without-a-tensor",
+    Severity.WARNING,
+    summary="parameters of the model that no tensor of the checkpoint writes",
+    reports=[read_in("the installed SGLang's load_weights over the checkpoint's headers")],
+    applies=lambda launch: any(one.get("unwritten") is not None for one in launch.get("build.ranks") or ()),
+)
+def parameters_without_a_tensor(launch: Launch) -> Iterator[Violation]:
+    """Weights that stay as they were allocated after SGLang's own loader went through the checkpoint.
+
+    ## What it checks
+    Where the checkpoint's safetensors are on this machine (or a `headers.json` made by `sglang-guards headers` lies
+    beside its config.json), SGLang's own `load_weights` runs over tensors of their names, dtypes and shapes, without
+    data. Weights that nothing wrote are named; scales and biases, which have defaults, are not.
+
+    ## Why it matters
+    SGLang's loaders pass over names that they do not know. The parameters keep whatever was in memory.
+
+    ## When it hurts
+    The server starts and answers with wrong text.
+
+    ## Fix
+    Use a checkpoint whose tensors this SGLang knows, or the release that its authors name.
+    """
+    for rank in _ranks(launch):
+        names = rank.get("unwritten")
+        if not names:
+            continue
+        yield Violation(
+            message=f"{len(names)} weight{'s' if len(names) > 1 else ''} of the model "
+            f"{'are' if len(names) > 1 else 'is'} written by no tensor of the checkpoint",
+            cause=f"SGLang's load_weights leaves {', '.join(names[:3])}{' …' if len(names) > 3 else ''} as allocated",
+            impact="the server starts; the layers compute with whatever was in memory",
+        )
+        return
 
 
 @rule(

@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sglang_guards.launch.facts import Launch, MissingFact
 from sglang_guards.report.model import Evidence, Finding, Severity
@@ -52,9 +53,8 @@ def ask(probe: str, **arguments: str) -> Ask:
 
 
 #: What a rule's `source` may be: probes with the answer under which a violation is one, or several such by name.
-#: (A Mapping's keys are invariant, hence each kind by itself.)
-Answers = Mapping[str, bool] | Mapping[Ask, bool] | Mapping["str | Ask", bool]
-Declared = Answers | Mapping[str, Mapping[str, bool]] | Mapping[str, Mapping[Ask, bool]]
+#: Keys are names of probes or `Ask`s, values True or False; or names of cases, values such mappings.
+Declared = Mapping[Any, Any]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,11 @@ _GLM: dict[str, Any] = {
 _TILES = {
     "args.enable_deterministic_inference": False, "args.ep_num_redundant_experts": 0, "model.quant_block": None,
 }  # fmt: skip
-_FREE = {"args.attention_backend": "fa3", "args.prefill_attention_backend": None, "args.decode_attention_backend": None}
+_FREE = {
+    "args.attention_backend": "fa3",
+    "args.prefill_attention_backend": None,
+    "args.decode_attention_backend": None,
+}
 _EPLB = {
     "args.enable_eplb": True, "args.init_expert_location": "trivial", "args.ep_size": 4, "args.tp_size": 4,
     "args.ep_num_redundant_experts": 0, "args.ep_dispatch_algorithm": "static",
@@ -36,8 +40,10 @@ _SHARED = {
     "build.target.fused_shared_experts": 1,
 }  # fmt: skip
 _SPEC = {
-    "args.speculative_algorithm": "EAGLE", "args.speculative_num_steps": 3, "args.speculative_attention_mode": "prefill",
-}  # fmt: skip
+    "args.speculative_algorithm": "EAGLE",
+    "args.speculative_num_steps": 3,
+    "args.speculative_attention_mode": "prefill",
+}
 _DECODE = {
     **_SPEC, "args.disaggregation_mode": "decode", "draft_model.config": _GLM, "draft_model.exists": True,
 }  # fmt: skip

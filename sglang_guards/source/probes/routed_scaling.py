@@ -7,8 +7,9 @@ import ast
 from sglang_guards.source.models.fusion_contract import graph_of
 from sglang_guards.source.models.moe_blocks import blocks
 from sglang_guards.source.probes.launch_faults import FUSED_MOE_LAYER
-from sglang_guards.source.probes.moe_faults import EP_KERNELS, names_in
+from sglang_guards.source.probes.moe_faults import EP_KERNELS
 from sglang_guards.source.syntax.nodes import walk
+from sglang_guards.source.syntax.shape import names_in
 from sglang_guards.source.tree import Answer, Code, Source, Unknown, probe
 
 MARLIN_RUNNER = "sglang/srt/layers/moe/moe_runner/marlin.py"
