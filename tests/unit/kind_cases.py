@@ -22,6 +22,10 @@ _EPLB = {
     "args.enable_eplb": True, "args.init_expert_location": "trivial", "args.ep_size": 4, "args.tp_size": 4,
     "args.ep_num_redundant_experts": 0, "args.ep_dispatch_algorithm": "static",
 }  # fmt: skip
+_DP8 = {
+    "args.enable_dp_attention": True, "args.dp_size": 8, "args.ep_size": 8, "args.attn_dp_size": 1,
+    "model.architecture": "DeepseekV4ForCausalLM",
+}  # fmt: skip
 _TBO = {"args.enable_two_batch_overlap": True}
 _SBO = {
     "args.enable_single_batch_overlap": True, "args.ep_size": 8, "model.num_shared_experts": 1,
@@ -106,6 +110,23 @@ KINDS: tuple[Case, ...] = (
             Near("handed over", release="0.5.14"),
             Near("each layer has its own", {"model.config": {**_GLM, "index_topk_freq": 1}}),
             Near("the stage begins with a layer of its own", {"model.num_layers": 36}),
+        ),
+    ),
+    Case(
+        "PAR114", "0.5.12", _DP8,
+        near=(
+            Near("the exit sums", release="0.5.13"),
+            Near("no EP", {"args.ep_size": 1}),
+            Near("no DP attention", {"args.enable_dp_attention": False}),
+            Near("a communicator", {"model.architecture": "DeepseekV3ForCausalLM"}),
+        ),
+    ),
+    Case(
+        "PAR115", "0.5.15", {**_DP8, "model.architecture": "Step3VLForConditionalGeneration"}, severity="warning",
+        near=(
+            Near("asks", {"model.architecture": "Qwen3MoeForCausalLM"}),
+            Near("no EP", {"args.ep_size": 1}),
+            Near("the framework sums", release="0.5.23"),
         ),
     ),
     Case(
