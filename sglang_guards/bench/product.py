@@ -47,9 +47,9 @@ def run(
             raise CannotMeasure(
                 "no CUDA device is visible; run this on the machine that will serve the model"
             )
-        from sglang_guards.bench import cell, layer
+        from sglang_guards.bench import cell, layer, process
 
-        layer.publish_args()
+        process.set_up()
         arms = cell.Arms(_changes())
         where = cell.origin(arms.tree, "sglang-guards bench")
     except (ImportError, LookupError) as error:
