@@ -36,7 +36,10 @@ def register() -> None:
 def after_load_model(result: Any, runner: Any, *args: Any, **kwargs: Any) -> None:
     """Write what is there and end the process; nothing else is wanted of this server."""
     rank = int(getattr(runner, "tp_rank", 0) or 0)
-    Path(f"{os.environ[TARGET]}-{rank}").write_text(json.dumps(describe(runner.model) | {"rank": rank}))
+    import torch
+
+    found = describe(runner.model) | {"rank": rank, "allocated_bytes": torch.cuda.memory_allocated()}
+    Path(f"{os.environ[TARGET]}-{rank}").write_text(json.dumps(found))
     os._exit(0)
 
 
@@ -97,6 +100,9 @@ def load(number: int, model: Path, extra: dict[str, Any], timeout: float) -> lis
     values |= extra
     target = Path(tempfile.mkdtemp()) / "loaded"
     env = dict(os.environ, HF_HUB_OFFLINE="1", SGLANG_GUARDS="off", SGLANG_JIT_DEEPGEMM_PRECOMPILE="0")
+    env["SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK"] = (
+        "1"  # the newest kernel package needs a newer torch than the host's
+    )
     env[TARGET] = str(target)
     paths = [str(_plugin()), str(HERE), str(HERE.parent), *env.get("PYTHONPATH", "").split(os.pathsep)]
     env["PYTHONPATH"] = os.pathsep.join(filter(None, paths))

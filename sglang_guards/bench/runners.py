@@ -15,12 +15,14 @@ from typing import Any
 from sglang_guards.bench import cell, kernels, layer
 from sglang_guards.bench.shapes import BLOCK
 
-#: Runners that may serve a dense-activation MoE of this kind on an NVIDIA GPU, besides Triton.
+#: Runners that may serve experts of this kind on an NVIDIA GPU, besides Triton.
 CANDIDATES: Mapping[str, tuple[str, ...]] = {
     "fp8": ("cutlass", "deep_gemm", "flashinfer_cutlass", "flashinfer_trtllm", "marlin", "hpc_ops"),
     "bf16": ("triton_kernel", "deep_gemm", "flashinfer_cutlass", "flashinfer_trtllm"),
     "fp16": ("triton_kernel", "flashinfer_cutlass"),
 }
+#: Runners whose kernels exist for some GPUs only: compute capability from, and below.
+GPUS = {"flashinfer_trtllm": (100, 120), "hpc_ops": (90, 100)}
 
 
 def offered() -> tuple[str, ...]:
@@ -105,6 +107,19 @@ def reason_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"[:300]
 
 
+def _logits_of(batch: layer.Batch) -> Any:
+    """Router logits whose top-k and softmax are the batch's routes: Triton kernels do both themselves."""
+    logits = batch.logits.new_full(batch.logits.shape, -1e4)
+    return logits.scatter_(1, batch.ids.long(), batch.route_weights.log())
+
+
+def _sorted_routes(logits: Any, top_k: int) -> Any:
+    """Top-k as SGLang makes it for Triton kernels; the sorting that others do inside is timed with it."""
+    from sglang.srt.layers.moe import topk
+
+    return topk.TritonKernelTopKOutput(*topk.routing(logits, top_k, sm_first=False))
+
+
 class RunnerArms:
     """Layers of one shape by runner. `reasons` holds what cannot run and why; `calls` has the keys of cell.Arms
     (through SGLang's layer and its Triton runner) and each other runner."""
@@ -117,11 +132,17 @@ class RunnerArms:
         self.layers: dict[str, Any] = {}
         self.sequence: Any = importlib.import_module(kernels.names(arms.tree)[0])
         known = offered()
+        major, minor = torch.cuda.get_device_capability(0)
+        sm = major * 10 + minor
         kind = weights.shape.dtype
         wanted = list(names) if names is not None else list(CANDIDATES[kind])
         for name in ["triton", *wanted]:
+            low, high = GPUS.get(name, (0, 999))
             if name not in known:
                 self.reasons[name] = "this release has no such runner"
+                continue
+            if not low <= sm < high:
+                self.reasons[name] = f"its kernels are for SM{low} to below SM{high}, this GPU is SM{sm}"
                 continue
             try:
                 made = build(weights, name)
@@ -164,11 +185,16 @@ class RunnerArms:
         from sglang.srt.layers.moe.topk import StandardTopKOutput
 
         made = self.layers[name]
+        logits = _logits_of(batch) if name == "triton_kernel" else None
 
         def call() -> Any:
             select(name)
+            # A view: some runners free the storage of the tensor that they are given.
+            hidden = batch.hidden[:]
             with torch.no_grad():
-                return made(batch.hidden, StandardTopKOutput(batch.route_weights, batch.ids, batch.logits))
+                if logits is not None:
+                    return made(hidden, _sorted_routes(logits, batch.ids.shape[1]))
+                return made(hidden, StandardTopKOutput(batch.route_weights, batch.ids, batch.logits))
 
         return call
 
