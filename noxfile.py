@@ -16,6 +16,7 @@ def lint(session: nox.Session) -> None:
     session.run(sys.executable, "-m", "ruff", "check", ".")
     session.run(sys.executable, "-m", "ruff", "format", "--check", ".")
     session.run(sys.executable, "-m", "mypy", "sglang_guards")
+    session.run("lint-imports")
     session.run(sys.executable, "tools/docs.py", "--check")
 
 

@@ -37,14 +37,15 @@ def launcher() -> dict[str, float]:
         return {"launcher": loaded}
     from sglang.srt.server_args import ServerArgs, prepare_server_args
 
-    from sglang_guards import compat, hooks
+    from sglang_guards import sglang_compat
+    from sglang_guards.hook import attach
 
     assert hasattr(ServerArgs.check_server_args, "__wrapped__"), "the guard is not attached"
     server_args = prepare_server_args(ARGV)
-    compat.resolve(server_args)
+    sglang_compat.resolve(server_args)
     _forget_ours(keep=("hooks", "compat", "wrap", "late_import", "log", "settings", "confirm", "plugin"))
     before = time.perf_counter()
-    hooks._handle_fused_moe_sum_all_reduce(server_args)
+    attach._handle_fused_moe_sum_all_reduce(server_args)
     return {"launcher": loaded + (time.perf_counter() - before) * 1000}
 
 
@@ -64,11 +65,12 @@ def worker() -> dict[str, float]:
 
 def _pose() -> None:
     """This process as a launcher with GPUs is when SGLang loads plugins."""
-    from sglang_guards import gpus, pose
+    from sglang_guards.launch import gpus
+    from sglang_guards.preflight import simulated_gpu
 
-    pose.hide()
-    pose.warm_up()
-    pose.strike(gpus.parse("4xH100"))
+    simulated_gpu.hide()
+    simulated_gpu.warm_up()
+    simulated_gpu.strike(gpus.parse("4xH100"))
     import sglang.launch_server  # noqa: F401
 
     _forget_ours()

@@ -25,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from sglang_guards.bench import kernels  # noqa: E402
-from sglang_guards.source import Source  # noqa: E402
+from sglang_guards.source.tree import Source  # noqa: E402
 
 TILE = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 16}
 POINTERS = {

@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from sglang_guards.bench.kernels import apply_diff  # noqa: E402
-from sglang_guards.source import Source  # noqa: E402
+from sglang_guards.source.tree import Source  # noqa: E402
 
 
 def series_of(version: str) -> list[str]:

@@ -2,6 +2,6 @@
 
 import sys
 
-from sglang_guards.cli import main
+from sglang_guards.cli.main import main
 
 sys.exit(main())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sglang_guards.report import Report
+    from sglang_guards.report.model import Report
 
 
 class CouldNotCheck(Exception):

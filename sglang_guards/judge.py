@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from sglang_guards.launch import Launch, MissingFact
-from sglang_guards.report import Finding, FlagVerdict, Ignored, Report, Severity, Skipped
+from sglang_guards.launch.facts import Launch, MissingFact
+from sglang_guards.report.model import Finding, Ignored, Report, Severity, Skipped
 from sglang_guards.rules import Rule, all_rules
 from sglang_guards.settings import Settings, ignore_reason
-
-Landscape = Callable[[Launch], Sequence[FlagVerdict]]
+from sglang_guards.source.applied_patches import applied_patches
 
 
 def judge(launch: Launch, settings: Settings, rules: Sequence[Rule] | None = None) -> Report:
@@ -22,8 +21,8 @@ def judge(launch: Launch, settings: Settings, rules: Sequence[Rule] | None = Non
     passed: list[str] = []
     skipped: list[Skipped] = []
     ignored: list[Ignored] = []
-    internal: list[str] = list(settings.notes)
-    known = rules if rules is not None else all_rules(internal)
+    notes: list[str] = list(settings.notes)
+    known = rules if rules is not None else all_rules(notes)
     applied = 0
     for rule in known:
         try:
@@ -35,7 +34,7 @@ def judge(launch: Launch, settings: Settings, rules: Sequence[Rule] | None = Non
             skipped.append(Skipped(rule.id, missing.name))
             continue
         except Exception as error:  # a rule's fault must not become the server's fault
-            internal.append(f"{rule.id} could not be decided: {type(error).__name__}: {error}")
+            notes.append(f"{rule.id} could not be decided: {type(error).__name__}: {error}")
             continue
         if not found:
             passed.append(rule.id)
@@ -51,7 +50,7 @@ def judge(launch: Launch, settings: Settings, rules: Sequence[Rule] | None = Non
         passed=tuple(passed),
         skipped=tuple(skipped),
         ignored=tuple(ignored),
-        internal=tuple(internal),
+        notes=tuple(notes),
         applied=applied,
         known=len(known),
         argv=launch.argv,
@@ -69,11 +68,12 @@ def _in_mode(finding: Finding, mode: str) -> Finding:
 def _target(launch: Launch) -> Mapping[str, object]:
     source = launch.source
     if source is None:
-        return {"sglang": "unknown", "path": None, "dev_build": False}
+        return {"sglang": "unknown", "path": None, "dev_build": False, "patches": []}
     return {
         "sglang": source.version,
         "path": str(source.root),
         "dev_build": "dev" in source.version or "+" in source.version,
+        "patches": list(applied_patches(source)),
     }
 
 

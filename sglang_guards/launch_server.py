@@ -9,7 +9,7 @@ import sys
 def main() -> None:
     """Attach, then run `sglang.launch_server` as if it had been called."""
     from sglang_guards import legacy
-    from sglang_guards.late_import import when_imported
+    from sglang_guards.hook.import_hooks import when_imported
 
     when_imported(legacy.SERVER_ARGS, legacy.attach)
     sys.argv[0] = "sglang.launch_server"

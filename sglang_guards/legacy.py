@@ -49,7 +49,7 @@ def has_plugin_framework() -> bool:
 
 def spec_of(name: str, path: Any = None, target: Any = None) -> Any:
     """The spec of SGLang's server args, whose import ends with `attach`."""
-    from sglang_guards.late_import import spec_with
+    from sglang_guards.hook.import_hooks import spec_with
 
     return spec_with(name, attach, path, target)
 
@@ -60,13 +60,15 @@ def attach() -> None:
         return
     from sglang.srt.server_args import ServerArgs
 
-    from sglang_guards import compat, hooks, wrap
+    from sglang_guards import sglang_compat
+    from sglang_guards.hook import attach as hooks
+    from sglang_guards.hook import patching
     from sglang_guards.settings import from_env
 
-    if not wrap.after(ServerArgs, compat.VALIDATOR, hooks.after_check_server_args):
-        warn("sglang-guards: no validation: %s is not in this SGLang", compat.VALIDATOR_TARGET)
+    if not patching.after(ServerArgs, sglang_compat.VALIDATOR, hooks.after_check_server_args):
+        warn("sglang-guards: no validation: %s is not in this SGLang", sglang_compat.VALIDATOR_TARGET)
     if from_env(os.environ).auto_enable:
-        wrap.after(ServerArgs, compat.AUTO_METHOD, hooks.after_model_adjustments)
+        patching.after(ServerArgs, sglang_compat.AUTO_METHOD, hooks.after_model_adjustments)
 
 
 def pth_path() -> Path:

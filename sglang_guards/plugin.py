@@ -13,8 +13,8 @@ def register() -> None:
         info("sglang-guards is off (SGLANG_GUARDS=off)")
         return
     try:
-        from sglang_guards import hooks
+        from sglang_guards.hook import attach
 
-        hooks.attach()
+        attach.attach()
     except Exception as error:
         warn("sglang-guards is NOT active: %s: %s", type(error).__name__, error)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sglang_guards.report import Finding, Report
+    from sglang_guards.report.model import Finding, Report
 
 HIDDEN = "***"
 _SECRET_WORDS = frozenset(
@@ -130,8 +130,10 @@ def report(found: Report, secrets: Sequence[str]) -> Report:
         corrected=None if found.corrected is None else words(found.corrected, secrets),
         findings=tuple(_finding(finding, secrets) for finding in found.findings),
         facts={name: _fact(name, shown, secrets) for name, shown in found.facts.items()},
-        flags=tuple(replace(r, asked=text(r.asked, secrets), why=text(r.why, secrets)) for r in found.flags),
-        internal=tuple(text(line, secrets) for line in found.internal),
+        flags=tuple(
+            replace(r, requested=text(r.requested, secrets), why=text(r.why, secrets)) for r in found.flags
+        ),
+        notes=tuple(text(line, secrets) for line in found.notes),
         ignored=tuple(replace(entry, reason=text(entry.reason, secrets)) for entry in found.ignored),
     )
 
@@ -140,8 +142,8 @@ def _finding(finding: Finding, secrets: Sequence[str]) -> Finding:
     return replace(
         finding,
         message=text(finding.message, secrets),
-        fact=text(finding.fact, secrets),
-        when=text(finding.when, secrets),
+        cause=text(finding.cause, secrets),
+        impact=text(finding.impact, secrets),
         flags=words(finding.flags, secrets),
         fix=finding.fix and replace(finding.fix, text=text(finding.fix.text, secrets)),
     )

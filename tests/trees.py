@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sglang_guards.releases import trees_root
+from sglang_guards.preflight.releases import trees_root
 
 #: Every release on PyPI from 0.5.9 (no fused-sum flag yet) to the newest that the tests know.
 RELEASES: tuple[str, ...] = (

@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from sglang_guards.cli import _SGL001  # noqa: E402
-from sglang_guards.report import Severity  # noqa: E402
+from sglang_guards.cli.main import _SGL001  # noqa: E402
+from sglang_guards.report.model import Severity  # noqa: E402
 from sglang_guards.rules import FAMILIES, Rule, all_rules  # noqa: E402
 from tools import evidence, flags_page, truth_table  # noqa: E402
 

@@ -21,7 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from sglang_guards import landscape, landscape_lines, releases  # noqa: E402
+from sglang_guards.flag_table import source_lines, table  # noqa: E402
+from sglang_guards.preflight import releases  # noqa: E402
 
 SEED = ROOT / "docs" / "data" / "seed-question.txt"
 EXAMPLE = "examples/qwen3.5-122b-rtx-pro-6000"
@@ -35,7 +36,7 @@ ALSO: Mapping[str, tuple[str, ...]] = {
 }
 #: Server args of the table's rows, in every spelling.
 FIELDS = tuple(
-    name.removeprefix("--").replace("-", "_") for row in landscape._ROWS for name in (row, *ALSO.get(row, ()))
+    name.removeprefix("--").replace("-", "_") for row in table._ROWS for name in (row, *ALSO.get(row, ()))
 )
 #: Topics of rows whose code does not name them itself.
 TOPICS: Mapping[str, tuple[str, ...]] = {
@@ -65,7 +66,7 @@ OUTCOMES = {
 def topics(make: Callable[..., Any]) -> list[str]:
     """The topics of `landscape_lines.LINES` that a row's code names, in its order."""
     words = [n.value for n in ast.walk(ast.parse(inspect.getsource(make))) if isinstance(n, ast.Constant)]
-    return list(dict.fromkeys(w for w in words if isinstance(w, str) and w in landscape_lines.LINES))
+    return list(dict.fromkeys(w for w in words if isinstance(w, str) and w in source_lines.LINES))
 
 
 def page(data: Mapping[str, Any]) -> str:
@@ -89,7 +90,7 @@ def page(data: Mapping[str, Any]) -> str:
         "| flag | what it is | decided by | releases |",
         "|---|---|---|---|",
     ]
-    for name, make in landscape._ROWS.items():
+    for name, make in table._ROWS.items():
         doc = (inspect.getdoc(make) or "").split("\n")[0]
         deciding = [DECIDED[name]] if name in DECIDED else []
         named = (*topics(make), *TOPICS.get(name, ()))
@@ -118,7 +119,7 @@ def page(data: Mapping[str, Any]) -> str:
         "",
         "With `--ep-size 4` the same flag is an error: [FMS101](rules/FMS101.md).",
         "",
-        "Made by `python tools/docs.py` from `sglang_guards/landscape*.py`, `docs/data/probes.json` and "
+        "Made by `python tools/docs.py` from `sglang_guards/flag_table/`, `docs/data/probes.json` and "
         "`docs/data/seed-question.txt`.",
         "",
     ]

@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from sglang_guards.releases import FetchFailed, fetch, trees_root
+from sglang_guards.preflight.releases import FetchFailed, fetch, trees_root
 from tests.trees import RELEASES
 
 #: One release of each shape of SGLang's argument resolution and plugin loading.

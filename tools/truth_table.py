@@ -22,10 +22,11 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from sglang_guards import landscape_lines, releases  # noqa: E402
-from sglang_guards.landscape_text import flag  # noqa: E402
+from sglang_guards.flag_table import source_lines  # noqa: E402
+from sglang_guards.flag_table.rows import flag  # noqa: E402
+from sglang_guards.preflight import releases  # noqa: E402
 from sglang_guards.rules import all_rules  # noqa: E402
-from sglang_guards.source import PROBE_MODULES, PROBES, Answer, Source, find  # noqa: E402
+from sglang_guards.source.tree import PROBE_MODULES, PROBES, Answer, Source, find  # noqa: E402
 
 DATA = ROOT / "docs" / "data" / "probes.json"
 #: Reads every model file, 10 s a release; tests/contract/test_models_contract.py holds its answers.
@@ -83,12 +84,12 @@ ROWS: tuple[Row, ...] = (
     Row("QNT101", {"linear_block_check": True}, None, "dense layers"),
     Row("SPC101", {"mixed_chunk_spec_assertion": True}),
     Row("SPC105", {"eagle3_told_by_algorithm": True}),
-    Row("LNC101", {"reduce_scatterv_sums": True, "gpt_oss_sums_twice": True}),
-    Row("LNC102", {"reduce_scatterv_sums": True, "shared_expert_tp1_overcounted": True}),
-    Row("LNC103", {"tbo_refuses_enforced_fusion": False, "tbo_pads_request_ids": False}),
-    Row("LNC107", {"moe_sum_ignores_determinism": True}),
-    Row("LNC201", {"num_continuous_decode_steps_read": False}, None, "--num-continuous-decode-steps"),
-    Row("LNC201", {"triton_attention_reduce_in_fp32_read": False}, None, "--triton-attention-reduce-in-fp32"),
+    Row("PAR101", {"reduce_scatterv_sums": True, "gpt_oss_sums_twice": True}),
+    Row("PAR102", {"reduce_scatterv_sums": True, "shared_expert_tp1_overcounted": True}),
+    Row("PAR103", {"tbo_refuses_enforced_fusion": False, "tbo_pads_request_ids": False}),
+    Row("DET101", {"moe_sum_ignores_determinism": True}),
+    Row("FLG201", {"num_continuous_decode_steps_read": False}, None, "--num-continuous-decode-steps"),
+    Row("FLG201", {"triton_attention_reduce_in_fp32_read": False}, None, "--triton-attention-reduce-in-fp32"),
 )
 #: Sign, class and meaning of a cell.
 SIGNS = {
@@ -105,7 +106,7 @@ SIGNS = {
 def probe_names() -> tuple[str, ...]:
     """Every probe but the slow ones, in the order in which they are registered."""
     for module in PROBE_MODULES:
-        importlib.import_module(f"sglang_guards.probes.{module}")
+        importlib.import_module(f"sglang_guards.source.{module}")
     return tuple(name for name in PROBES if name not in SLOW)
 
 
@@ -126,7 +127,7 @@ def ask(source: Source) -> dict[str, Cell]:
 def lines(source: Source, fields: Sequence[str]) -> dict[str, str]:
     """Where one release decides the topics of the verdict table, and where it declares its flags."""
     found = {}
-    for topic, places in landscape_lines.LINES.items():
+    for topic, places in source_lines.LINES.items():
         hits = ((rel, source.line(rel, pattern)) for rel, pattern in places if source.text(rel) is not None)
         rel, number = next(((rel, number) for rel, number in hits if number), ("", None))
         found[topic] = f"{rel}:{number}" if number else ""

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from sglang_guards.bench import kernels, layer, timing
 from sglang_guards.bench.shapes import MoeShape
+from sglang_guards.source.fingerprint import fingerprint
 
 #: Largest relative error against fp32 that still counts as right.
 TOLERANCE = {"fp8": 0.08, "bf16": 0.02, "fp16": 0.01}
@@ -176,13 +177,13 @@ def origin(tree: Path, command: str) -> dict[str, Any]:
     import torch
     import triton
 
-    from sglang_guards.source import Source
+    from sglang_guards.source.tree import Source
 
     source = Source(tree / "sglang")
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M"),
         "sglang": source.version,
-        "fingerprint": source.fingerprint(),
+        "fingerprint": fingerprint(source),
         "torch": str(torch.__version__),
         "triton": str(triton.__version__),
         "cuda": str(torch.version.cuda),

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from sglang_guards.bench import product
-from sglang_guards.bench.profile import Profile, cache_folder
 from sglang_guards.bench.shapes import MoeShape
 from sglang_guards.errors import CouldNotCheck
+from sglang_guards.launch.profile import Profile, cache_folder
 
 
 def parser() -> argparse.ArgumentParser:

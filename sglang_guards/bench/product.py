@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from sglang_guards.bench.profile import Profile, save_profile
 from sglang_guards.bench.shapes import MoeShape, from_config
+from sglang_guards.launch.profile import Profile, save_profile
 
 #: Token counts of the product command: decode, a small batch, prefill chunks.
 DEFAULT_TOKENS = (1, 16, 64, 256, 1024, 4096, 8192, 16384)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sglang_guards.model_facts import model_facts
+from sglang_guards.launch.checkpoint import model_facts
 
 #: Rows and columns of one scale in block-quantized fp8.
 BLOCK = 128

@@ -12,8 +12,8 @@ import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from sglang_guards.launch import Launch
-from sglang_guards.report import Evidence, Finding, Fix, Severity
+from sglang_guards.launch.facts import Launch
+from sglang_guards.report.model import Evidence, Finding, Fix, Severity
 
 #: Family prefix -> what the family is about. A family is one or more modules `rules/<family>*.py`, found by name.
 FAMILIES: Mapping[str, str] = {
@@ -22,7 +22,11 @@ FAMILIES: Mapping[str, str] = {
     "RUN": "MoE runner backend",
     "QNT": "quantization shapes",
     "SPC": "speculative decoding",
-    "LNC": "launch landscape: scheduling, CUDA graph, attention",
+    "BLD": "what SGLang's own constructors refuse, and what does not fit",
+    "ATT": "attention backends",
+    "PAR": "parallel sizes, pipeline and data parallelism, overlap",
+    "DET": "deterministic inference",
+    "FLG": "flags that resolution switches off, or that nothing reads",
 }
 
 Check = Callable[[Launch], Iterator[Finding]]
@@ -50,8 +54,8 @@ class Rule:
         self,
         *,
         flags: Iterable[str],
-        fact: str,
-        when: str,
+        cause: str,
+        impact: str,
         fix: Fix | None,
         message: str | None = None,
         severity: Severity | None = None,
@@ -64,10 +68,12 @@ class Rule:
             severity=severity or self.severity,
             message=message or self.summary,
             flags=tuple(flags),
-            fact=fact,
-            when=when,
+            cause=cause,
+            impact=impact,
             fix=fix,
             evidence=(*evidence, *self.evidence),
+            summary=self.summary,
+            rule_severity=self.severity,
         )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from sglang_guards import source as engine
-from sglang_guards.source import Answer, Items, Source
+from sglang_guards.source.tree import Answer, Items, Source
 from tests.trees import RELEASES, tree
 
 #: An answer per probe: the release from which it holds on, up to the next one that is named.
@@ -43,8 +43,8 @@ def answers(table: Mapping[str, object], tree_source: Source) -> dict[str, bool 
 def registered(*modules: str) -> set[str]:
     """Names of the probes that the modules register, lists included."""
     for module in modules:
-        importlib.import_module(f"sglang_guards.probes.{module}")
-    wanted = {f"sglang_guards.probes.{module}" for module in modules}
+        importlib.import_module(f"sglang_guards.source.probes.{module}")
+    wanted = {f"sglang_guards.source.probes.{module}" for module in modules}
     return {name for name, probe in engine.PROBES.items() if probe.fn.__module__ in wanted}
 
 

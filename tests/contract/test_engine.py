@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from sglang_guards import source as engine
-from sglang_guards.probes.cut import block_ends, enclosing, parse_at
-from sglang_guards.source import Answer, Items, Source
+from sglang_guards.source import tree as engine
+from sglang_guards.source.fingerprint import fingerprint
+from sglang_guards.source.syntax.slicing import block_ends, enclosing, parse_at
+from sglang_guards.source.tree import Answer, Items, Source
 from tests.contract.tables import FUSED_MOE, KERNEL, Copy, source
 from tests.trees import RELEASES, tree
 
@@ -157,8 +158,12 @@ def test_every_probe_can_be_imported_and_is_documented() -> None:
 
 
 def test_every_module_with_probes_is_searched() -> None:
-    folder = PROJECT / "sglang_guards" / "probes"
-    holding = {path.stem for path in folder.glob("*.py") if "@probe(" in path.read_text(encoding="utf-8")}
+    folder = PROJECT / "sglang_guards" / "source"
+    holding = {
+        f"{path.parent.name}.{path.stem}"
+        for path in folder.glob("*/*.py")
+        if "@probe(" in path.read_text(encoding="utf-8")
+    }
     assert holding == set(engine.PROBE_MODULES)
 
 
@@ -213,17 +218,17 @@ def test_answers_are_remembered(tmp_path: Path) -> None:
 
 
 def test_equal_kernels_have_equal_fingerprints() -> None:
-    assert source("0.5.10").fingerprint() == source("0.5.10.post1").fingerprint()
-    assert source("0.5.15").fingerprint() != source("0.5.16").fingerprint()
+    assert fingerprint(source("0.5.10")) == fingerprint(source("0.5.10.post1"))
+    assert fingerprint(source("0.5.15")) != fingerprint(source("0.5.16"))
 
 
 def test_an_edited_kernel_has_another_fingerprint(tmp_path: Path) -> None:
     copy = Copy("0.5.15", tmp_path)
-    assert copy.source().fingerprint() == source("0.5.15").fingerprint()
+    assert fingerprint(copy.source()) == fingerprint(source("0.5.15"))
     copy.rewrite(FUSED_MOE, lambda text: text.replace("\n", "\r\n"))
-    assert copy.source().fingerprint() == source("0.5.15").fingerprint()
+    assert fingerprint(copy.source()) == fingerprint(source("0.5.15"))
     copy.edit(KERNEL, "tl.atomic_add(c_ptrs, accumulator, mask=c_mask)", "tl.atomic_add(c_ptrs, accumulator)")
-    assert copy.source().fingerprint() != source("0.5.15").fingerprint()
+    assert fingerprint(copy.source()) != fingerprint(source("0.5.15"))
 
 
 @pytest.mark.parametrize("release", ["0.5.9", "0.5.15", "0.5.19", "0.5.20", "0.5.23"])

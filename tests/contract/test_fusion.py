@@ -67,7 +67,9 @@ ARCHITECTURES = {
 
 
 def test_every_probe_has_an_expectation() -> None:
-    assert set(TABLE) | {"fusion_auto_architectures"} == registered("fusion", "fusion_sums")
+    assert set(TABLE) | {"fusion_auto_architectures"} == registered(
+        "allreduce_fusion", "allreduce_fusion_sums"
+    )
 
 
 @pytest.mark.parametrize("release", RELEASES)

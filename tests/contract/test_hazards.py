@@ -38,7 +38,7 @@ TABLE: Table = {
 
 
 def test_every_probe_has_an_expectation() -> None:
-    assert set(TABLE) == registered("hazards", "hazards_launch")
+    assert set(TABLE) == registered("moe_faults", "launch_faults")
 
 
 @pytest.mark.parametrize("release", RELEASES)

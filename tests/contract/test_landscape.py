@@ -21,7 +21,7 @@ CACHE_AWARE = {
 
 
 def test_every_probe_has_an_expectation() -> None:
-    assert set(TABLE) | {"schedule_policies_cache_aware"} == registered("landscape")
+    assert set(TABLE) | {"schedule_policies_cache_aware"} == registered("flag_readers")
 
 
 @pytest.mark.parametrize("release", RELEASES)

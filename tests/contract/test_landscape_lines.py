@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from sglang_guards.landscape_lines import LINES, deciding, declared, runner_line
-from sglang_guards.launch import Launch
+from sglang_guards.flag_table.source_lines import LINES, deciding, declared, runner_line
+from sglang_guards.launch.facts import Launch
 from tests.contract.tables import line_of, source
 from tests.trees import FLAG_RELEASES
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sglang_guards import source
-from sglang_guards.probes import models
+from sglang_guards.source.models import fusion_contract
 from tests.contract.tables import from_release
 from tests.trees import RELEASES, tree
 
@@ -114,7 +114,7 @@ def expected(release: str) -> set[str]:
 def kinds(release: str) -> dict[str, str | None]:
     found = source.find(tree(release))
     assert found is not None
-    return models.all_kinds(found)
+    return fusion_contract.all_kinds(found)
 
 
 def of_kind(release: str, kind: str | None) -> set[str]:
@@ -152,7 +152,7 @@ def test_wrappers_are_resolved_to_the_decoder_that_is_built(
 ) -> None:
     found = source.find(tree("0.5.15"))
     assert found is not None
-    assert models.full_contract(found, architecture, config).value is answer
+    assert fusion_contract.full_contract(found, architecture, config).value is answer
 
 
 #: (file, text, replacement, what the probe must say): one part of the contract taken away from Qwen3.5 of 0.5.15.
@@ -181,7 +181,7 @@ def test_each_part_of_the_contract_counts(tmp_path: Path, name: str, old: str, n
     file.write_text(text.replace(old, new))
     found = source.find(tmp_path)
     assert found is not None
-    assert models.contract(found, "Qwen3_5MoeForConditionalGeneration").kind == kind
+    assert fusion_contract.contract(found, "Qwen3_5MoeForConditionalGeneration").kind == kind
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -202,7 +202,7 @@ def test_one_architecture_is_cheap(release: str) -> None:
     found = source.find(tree(release))
     assert found is not None
     started = time.process_time()
-    assert models.full_contract(found, "DeepseekV2ForCausalLM").value is True
+    assert fusion_contract.full_contract(found, "DeepseekV2ForCausalLM").value is True
     print(f"\n{release}: {1000 * (time.process_time() - started):.0f} ms")
     assert sum(text is not None for text in found._texts.values()) <= 12
 
@@ -220,7 +220,7 @@ def test_one_architecture_is_cheap(release: str) -> None:
 def test_who_completes_a_sum_before_the_next_stage(release: str, architecture: str, completes: bool) -> None:
     found = source.find(tree(release))
     assert found is not None
-    assert models.completes_before_stage(found, architecture) is completes
+    assert fusion_contract.completes_before_stage(found, architecture) is completes
 
 
 @pytest.mark.parametrize(
@@ -235,4 +235,4 @@ def test_who_completes_a_sum_before_the_next_stage(release: str, architecture: s
 def test_who_captures_unreduced_states_for_eagle3(release: str, architecture: str, captures: bool) -> None:
     found = source.find(tree(release))
     assert found is not None
-    assert models.captures_unreduced(found, architecture) is captures
+    assert fusion_contract.captures_unreduced(found, architecture) is captures

@@ -29,7 +29,7 @@ TABLE: Table = {
 
 
 def test_every_probe_has_an_expectation() -> None:
-    assert set(TABLE) == registered("runner")
+    assert set(TABLE) == registered("moe_runner")
 
 
 @pytest.mark.parametrize("release", RELEASES)

@@ -21,7 +21,7 @@ TABLE: Table = {
 
 
 def test_every_probe_has_an_expectation() -> None:
-    assert set(TABLE) == registered("seams")
+    assert set(TABLE) == registered("args_resolution")
 
 
 @pytest.mark.parametrize("release", RELEASES)

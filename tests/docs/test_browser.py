@@ -107,7 +107,7 @@ def look(root: Path, profile: Path, url: str, ready: str, tell: str) -> Any:
             browser.terminate()
             browser.wait(timeout=20)
         assert "error" not in told, told
-        assert not [name for name in told["asked"] if not name.startswith((host, "data:", "blob:"))], told
+        assert not [name for name in told["requested"] if not name.startswith((host, "data:", "blob:"))], told
         return told["found"]
 
 

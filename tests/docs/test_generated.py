@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from sglang_guards.landscape import verdicts
+from sglang_guards.flag_table.table import verdicts
 from sglang_guards.rules import all_rules
 from tests.docs.site import ROOT
 from tests.trees import RELEASES, tree
@@ -78,7 +78,7 @@ def test_known_cells(rule: str, note: str, release: str, kind: str) -> None:
 
 def test_every_outcome_is_explained() -> None:
     text = "".join(
-        path.read_text(encoding="utf-8") for path in (ROOT / "sglang_guards").glob("landscape*.py")
+        path.read_text(encoding="utf-8") for path in (ROOT / "sglang_guards" / "flag_table").glob("*.py")
     )
     assert verdicts.__doc__
     for outcome in flags_page.OUTCOMES:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from sglang_guards.report import DOCS_URL
+from sglang_guards.report.model import DOCS_URL
 from sglang_guards.rules import all_rules
 from tests.docs.site import BASE, ROOT, Page, Site
 

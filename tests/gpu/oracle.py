@@ -8,9 +8,9 @@ from typing import Any
 from sglang_guards.bench import kernels
 from sglang_guards.bench.layer import relative
 from sglang_guards.judge import judge
-from sglang_guards.launch import Fact, Launch
+from sglang_guards.launch.facts import Fact, Launch
 from sglang_guards.settings import Settings
-from sglang_guards.source import Source
+from sglang_guards.source.tree import Source
 from tests.gpu.problems import EXPERTS, HIDDEN, INTER, KINDS, Observed, Problem, run
 
 #: Largest relative difference between the flag on and off that still counts as the same result.
@@ -91,8 +91,8 @@ def predicted(problem: Problem) -> str:
     deciding = {"FMS101", "FMS102", "FMS103", "FMS201", "FMS202"}
     if unsure := sorted(f"{s.id} ({s.missing})" for s in report.skipped if s.id in deciding):
         return f"unknown: {', '.join(unsure)}"
-    if report.internal:
-        return f"unknown: {report.internal[0]}"
+    if report.notes:
+        return f"unknown: {report.notes[0]}"
     if "FMS101" in ids:
         return "out of bounds"
     if ids & {"FMS102", "FMS103"}:

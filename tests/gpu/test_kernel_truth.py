@@ -47,7 +47,7 @@ def test_the_fused_sum_is_right(which: str, dtype: str, top_k: int, tokens: int)
 @pytest.mark.parametrize("kind", ["bf16", "fp16", "fp8_block"])
 def test_filtered_experts_store_out_of_bounds_unless_guarded(kind: str) -> None:
     from sglang_guards.bench import kernels
-    from sglang_guards.source import Source
+    from sglang_guards.source.tree import Source
     from tests.gpu import series
 
     guarded = Source(kernels.root() / "sglang").ask("zero_store_guarded").value

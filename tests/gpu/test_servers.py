@@ -69,7 +69,7 @@ class TestServers:
     ) -> None:
         import sglang
 
-        from sglang_guards.source import Source
+        from sglang_guards.source.tree import Source
 
         guarded = Source(Path(sglang.__path__[0])).ask("zero_store_guarded").value
         row = served["ep-on"]

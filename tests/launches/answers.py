@@ -10,10 +10,10 @@ import json
 import sys
 from typing import Any
 
-from sglang_guards import preflight
 from sglang_guards.errors import CouldNotCheck
 from sglang_guards.judge import judge as real_judge
-from sglang_guards.launch import Launch
+from sglang_guards.launch.facts import Launch
+from sglang_guards.preflight import launch_check
 from sglang_guards.rules import all_rules
 
 
@@ -24,12 +24,12 @@ def main() -> None:
         seen.append(launch)
         return real_judge(launch, *args, **kwargs)
 
-    preflight.judge = remember  # type: ignore[attr-defined]
+    launch_check.judge = remember  # type: ignore[attr-defined]
     answers: list[dict[str, Any]] = []
     for asked in json.load(sys.stdin):
         seen.clear()
         try:
-            report = preflight.check(asked.pop("argv"), **asked)
+            report = launch_check.check(asked.pop("argv"), **asked)
         except CouldNotCheck as error:
             answers.append({"error": str(error)})
             continue

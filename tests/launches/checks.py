@@ -50,14 +50,14 @@ def check_all(release: str, launches: Sequence[dict[str, Any]], timeout: float =
 
 
 def _main() -> None:
-    from sglang_guards import preflight
     from sglang_guards.errors import CouldNotCheck
+    from sglang_guards.preflight import launch_check
 
     answers: list[dict[str, Any]] = []
     for launch in json.load(sys.stdin):
         try:
             argv = launch.pop("argv")
-            answers.append(preflight.check(argv, **launch).to_dict())
+            answers.append(launch_check.check(argv, **launch).to_dict())
         except CouldNotCheck as error:
             answers.append({"error": {"message": str(error)}})
     json.dump(answers, sys.stdout)

@@ -57,12 +57,13 @@ CAUGHT = {
         "bug-gb10-arfusion-explicit",
     },
     "FMS": {"bug-30485-fused-sum-ep8-minimax-m25", "use-dsv41-gb10-flag-dead"},
-    "LNC": {
+    "DET": {
         "bug-19431-gpt-oss-120b-deterministic-tp2",
         "bug-20509-qwen35-397b-fp8-deterministic-tp8",
-        "bug-27712-qwen3-30b-trtllm-piecewise-b200",
-        "bug-29448-glm52-lora-moe-dense-tp1",
         "bug-31261-qwen36-27b-deterministic-tp2",
+    },
+    "PAR": {
+        "bug-29448-glm52-lora-moe-dense-tp1",
         "bug-31475-shared-expert-tp1-dsv3",
         "bug-37187-gpt-oss-120b-dp4-ep4",
         "bug-38773-dsv4-flash-mxfp4-tbo-h20",
@@ -78,6 +79,7 @@ CAUGHT = {
         "bug-26324-dsv4-flash-trtllm-b200",
         "bug-26324-minimax-m27-nvfp4-trtllm-b200",
         "bug-27274-qwen35-35b-lora-virtual-experts",
+        "bug-27712-qwen3-30b-trtllm-piecewise-b200",
         "bug-27930-gpt-oss-20b-mxfp4-lora-triton",
         "bug-33660-glm52-w4afp8-deepep-h200",
         "bug-hyperloom1036-qwen35-397b-mxfp4-quark-triton",

@@ -46,7 +46,7 @@ def tables(release: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]
     reports = check_all(release, launches)
     for report in reports:
         assert "error" not in report, report
-        assert not report["internal"], report["internal"]
+        assert not report["notes"], report["notes"]
     one, two, three = ({row["flag"]: row for row in report["flags"]} for report in reports)
     return one, two, three
 
@@ -61,7 +61,7 @@ def fusion(rows: dict[str, Any]) -> dict[str, Any]:
 def test_every_row_is_answered_with_a_line_that_exists(release: str) -> None:
     rows, asked, _ = tables(release)
     assert set(rows) >= FLAGS
-    assert {r["outcome"] for r in (*rows.values(), *asked.values())} <= OUTCOMES - {"unknown"}
+    assert {r["effect"] for r in (*rows.values(), *asked.values())} <= OUTCOMES - {"unknown"}
     for row in (*rows.values(), *asked.values()):
         assert row["why"], row
         assert re.fullmatch(r"[\w./]+\.py:\d+", row["source"]), row
@@ -75,27 +75,27 @@ def test_every_row_is_answered_with_a_line_that_exists(release: str) -> None:
 def test_the_flag_beside_nextn(release: str) -> None:
     rows, asked, _ = tables(release)
     flag = "--enable-fused-moe-sum-all-reduce"
-    assert rows[flag]["asked"] == "not set"
-    assert rows[flag]["outcome"] == "off"
+    assert rows[flag]["requested"] == "not set"
+    assert rows[flag]["effect"] == "off"
     assert "target (Triton, top-8) and draft (Triton, top-8)" in rows[flag]["why"]
-    assert asked[flag]["asked"] == "on"
-    assert asked[flag]["outcome"] == "active"
+    assert asked[flag]["requested"] == "on"
+    assert asked[flag]["effect"] == "active"
     assert "refused" not in asked[flag]["why"]
-    assert rows["--speculative-algorithm"]["outcome"] == "overridden"
+    assert rows["--speculative-algorithm"]["effect"] == "overridden"
     assert "runs as EAGLE with the checkpoint's own draft" in rows["--speculative-algorithm"]["why"]
 
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_what_surrounds_it(release: str) -> None:
     rows, asked, hopper = tables(release)
-    assert fusion(rows)["outcome"] == "off"
-    assert fusion(hopper)["outcome"] == "auto-enabled"
+    assert fusion(rows)["effect"] == "off"
+    assert fusion(hopper)["effect"] == "auto-enabled"
     newer = release in ("0.5.19", "0.5.23")
-    assert asked["--enable-mixed-chunk"]["outcome"] == ("active" if newer else "overridden")
-    assert asked["--enable-dp-attention"]["outcome"] == "overridden"
-    assert asked["--num-continuous-decode-steps"]["outcome"] == "ignored"
-    assert asked["--triton-attention-reduce-in-fp32"]["outcome"] == "ignored"
-    assert asked["--schedule-policy"]["outcome"] == "overridden"
+    assert asked["--enable-mixed-chunk"]["effect"] == ("active" if newer else "overridden")
+    assert asked["--enable-dp-attention"]["effect"] == "overridden"
+    assert asked["--num-continuous-decode-steps"]["effect"] == "ignored"
+    assert asked["--triton-attention-reduce-in-fp32"]["effect"] == "ignored"
+    assert asked["--schedule-policy"]["effect"] == "overridden"
     assert "fcfs is used" in asked["--schedule-policy"]["why"]
-    assert rows["--mem-fraction-static"]["outcome"] == "auto-enabled"
+    assert rows["--mem-fraction-static"]["effect"] == "auto-enabled"
     assert rows["--moe-runner-backend"]["why"].startswith("auto; its experts run on triton")

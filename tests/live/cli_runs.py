@@ -7,7 +7,7 @@ import io
 import json
 import sys
 
-from sglang_guards.cli import main
+from sglang_guards.cli.main import main
 
 if __name__ == "__main__":
     answers = []

@@ -67,27 +67,28 @@ LOG = Lines()
 def resolved(argv: list[str]) -> Any:
     from sglang.srt.server_args import prepare_server_args
 
-    from sglang_guards import compat
+    from sglang_guards import sglang_compat
 
     server_args = prepare_server_args(argv)
-    compat.resolve(server_args)
+    sglang_compat.resolve(server_args)
     return server_args
 
 
 def attempt(kind: str, server_args: Any) -> None:
     """One validation under a fault: nothing is raised, nothing is changed, at least one line is logged."""
-    from sglang_guards import compat, hooks, validate
+    from sglang_guards import sglang_compat
+    from sglang_guards.hook import attach, validate
 
     CASES[kind] += 1
-    names = compat.fields(server_args)
-    before = {name: id(getattr(compat.view(server_args), name, None)) for name in names}
+    names = sglang_compat.fields(server_args)
+    before = {name: id(getattr(sglang_compat.view(server_args), name, None)) for name in names}
     LOG.seen.clear()
     validate._told.clear()
     try:
-        hooks.after_check_server_args(None, server_args)
+        attach.after_check_server_args(None, server_args)
     except BaseException as error:
         FAILURES.append(f"{kind}: raised {type(error).__name__}: {str(error)[:300]}")
-    after = {name: id(getattr(compat.view(server_args), name, None)) for name in names}
+    after = {name: id(getattr(sglang_compat.view(server_args), name, None)) for name in names}
     if before != after:
         FAILURES.append(f"{kind}: changed {[n for n in names if before[n] != after[n]]}")
     if not LOG.seen:
@@ -112,15 +113,15 @@ def odd_field(server_args: Any, name: str, value: Any) -> Any:
 
 
 def fields_of_another_type(server_args: Any, examples: int) -> None:
-    from sglang_guards import compat
+    from sglang_guards import sglang_compat
 
-    names = compat.fields(server_args)
+    names = sglang_compat.fields(server_args)
 
     @seed(1)
     @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(st.sampled_from(names), st.sampled_from([ODD, *ODD]))
     def run(name: str, value: Any) -> None:
-        was = getattr(compat.view(server_args), name, None)
+        was = getattr(sglang_compat.view(server_args), name, None)
         if value is not ODD and (was is None or isinstance(was, bool)) and bool(value) != bool(was):
             return  # switched on or off: another launch, not a fault
         attempt("a field of another type or missing", odd_field(server_args, name, value))
@@ -129,9 +130,9 @@ def fields_of_another_type(server_args: Any, examples: int) -> None:
 
 
 def damaged_configs(server_args: Any, examples: int) -> None:
-    from sglang_guards import compat
+    from sglang_guards import sglang_compat
 
-    good = compat.model_config(server_args).hf_config.to_dict()
+    good = sglang_compat.model_config(server_args).hf_config.to_dict()
     keys = sorted(good)
 
     @seed(2)
@@ -146,8 +147,8 @@ def damaged_configs(server_args: Any, examples: int) -> None:
             hf_config=SimpleNamespace(to_dict=lambda: damaged), quantization=None, dtype=None
         )
         with (
-            mock.patch.object(compat, "model_config", return_value=fake),
-            mock.patch("sglang_guards.collect.cached_config", return_value=damaged),
+            mock.patch.object(sglang_compat, "model_config", return_value=fake),
+            mock.patch("sglang_guards.launch.collect.cached_config", return_value=damaged),
         ):
             attempt("a damaged config", server_args)
 
@@ -234,18 +235,18 @@ def failing_parts(server_args: Any) -> None:
         with mock.patch.object(judge, "all_rules", lambda problems=None, broken=broken: tuple(broken)):
             attempt("an exception in a rule's precondition", server_args)
     stages = (
-        "sglang_guards.validate.collect",
-        "sglang_guards.validate.judge",
-        "sglang_guards.validate.typed_flags",
-        "sglang_guards.render.log_lines",
-        "sglang_guards.collect.model_facts",
-        "sglang_guards.source.find",
-        "sglang_guards.compat.view",
-        "sglang_guards.compat.fields",
-        "sglang_guards.compat.defaults",
-        "sglang_guards.compat.platform",
-        "sglang_guards.moe_layers.facts",
-        "sglang_guards.measured.told",
+        "sglang_guards.hook.validate.collect",
+        "sglang_guards.hook.validate.judge",
+        "sglang_guards.hook.validate.typed_flags",
+        "sglang_guards.report.text.log_lines",
+        "sglang_guards.launch.collect.model_facts",
+        "sglang_guards.source.tree.find",
+        "sglang_guards.sglang_compat.view",
+        "sglang_guards.sglang_compat.fields",
+        "sglang_guards.sglang_compat.defaults",
+        "sglang_guards.sglang_compat.platform",
+        "sglang_guards.launch.moe_layers.facts",
+        "sglang_guards.launch.measurements.told",
     )
     for stage in stages:
         for error in (
@@ -282,15 +283,17 @@ def called_oddly(server_args: Any) -> None:
 
 
 def main() -> None:
-    from sglang_guards import gpus, pose, source
+    from sglang_guards import source
+    from sglang_guards.launch import gpus
+    from sglang_guards.preflight import simulated_gpu
 
     asked = json.load(sys.stdin)
     tools = Path(tempfile.mkdtemp(prefix="sglang-guards-tools-"))
-    pose.write_tools(tools)
+    simulated_gpu.write_tools(tools)
     os.environ["PATH"] = f"{tools}{os.pathsep}{os.environ['PATH']}"
-    pose.hide()
-    pose.warm_up()
-    pose.strike(gpus.parse("4xH100"))
+    simulated_gpu.hide()
+    simulated_gpu.warm_up()
+    simulated_gpu.strike(gpus.parse("4xH100"))
     logger = logging.getLogger("sglang_guards")
     logger.addHandler(LOG)
     logger.setLevel(logging.INFO)
@@ -300,7 +303,7 @@ def main() -> None:
     n = asked["examples"]
     damaged_source(server_args, n // 8)
     once = source.find()  # the tree does not change below: read it once
-    with mock.patch("sglang_guards.source.find", return_value=once):
+    with mock.patch("sglang_guards.source.tree.find", return_value=once):
         fields_of_another_type(server_args, n)
         damaged_configs(server_args, n // 3)
         nonsense_environment(server_args, n // 6)

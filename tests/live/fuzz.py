@@ -16,9 +16,10 @@ from typing import Any
 
 import jsonschema
 
-from sglang_guards import gpus, preflight
-from sglang_guards.cli import exit_code
+from sglang_guards.cli.main import exit_code
 from sglang_guards.errors import CouldNotCheck
+from sglang_guards.launch import gpus
+from sglang_guards.preflight import launch_check
 from tests.launches.checks import MODELS
 
 VALUES: dict[str, list[str]] = {
@@ -116,8 +117,8 @@ def main(seed: int, count: int) -> dict[str, Any]:
         argv, gpu, model = launch(dice)
         case = f"{' '.join(argv[3:])} --gpu {gpu} {model.rpartition('/')[2]}"
         try:
-            first = preflight.check(argv, gpu=gpu, model_config=model)
-            again = preflight.check(argv, gpu=gpu, model_config=model)
+            first = launch_check.check(argv, gpu=gpu, model_config=model)
+            again = launch_check.check(argv, gpu=gpu, model_config=model)
         except CouldNotCheck as error:
             ends["exit 2"] += 1
             if not error.message.strip() or "Traceback" in error.message:
@@ -136,13 +137,13 @@ def main(seed: int, count: int) -> dict[str, Any]:
         for problem in jsonschema.Draft202012Validator(schema).iter_errors(json.loads(text)):
             breaches.append(f"{case}: schema: {problem.message[:200]}")
         troubles = [
-            line for line in first.internal if "--config" not in line
+            line for line in first.notes if "--config" not in line
         ]  # a note about --config=FILE is right
         if troubles:
             breaches.append(f"{case}: internal: {troubles[0][:300]}")
         if first.corrected is not None:
             ends["corrected"] += 1
-            fixed = preflight.check(list(first.corrected), gpu=gpu, model_config=model)
+            fixed = launch_check.check(list(first.corrected), gpu=gpu, model_config=model)
             if fixed.errors:
                 breaches.append(f"{case}: the corrected command still has {[e.id for e in fixed.errors]}")
     return {"ends": ends, "breaches": breaches[:10]}

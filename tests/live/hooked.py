@@ -21,11 +21,13 @@ FLAG = "enable_fused_moe_sum_all_reduce"
 
 
 def scenario(asked: dict[str, Any]) -> dict[str, Any]:
-    from sglang_guards import compat, gpus, pose
+    from sglang_guards import sglang_compat
+    from sglang_guards.launch import gpus
+    from sglang_guards.preflight import simulated_gpu
 
     os.environ.update(asked.get("env") or {})
     sys.argv = ["sglang.launch_server", *asked["argv"]]
-    pose.strike(gpus.parse(asked["gpu"]))
+    simulated_gpu.strike(gpus.parse(asked["gpu"]))
     log = io.StringIO()
     handler = logging.StreamHandler(log)  # on our own logger: SGLang's parser replaces the root's handlers
     handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
@@ -40,17 +42,17 @@ def scenario(asked: dict[str, Any]) -> dict[str, Any]:
     answer: dict[str, Any] = {"raised": None, "text": ""}
     try:
         server_args = prepare_server_args(asked["argv"])
-        compat.resolve(server_args)
+        sglang_compat.resolve(server_args)
         for _ in range(asked.get("times", 1)):
             server_args.check_server_args()
         if asked.get("publish"):
             publish(server_args)
         copy = pickle.loads(pickle.dumps(server_args))
-        view = compat.view(server_args)
+        view = sglang_compat.view(server_args)
         answer |= {
             "replaced": bool(getattr(sys.modules.get("replaces_check"), "CALLS", None)),
             "flag": getattr(view, FLAG, None),
-            "worker_flag": getattr(compat.view(copy), FLAG, None),
+            "worker_flag": getattr(sglang_compat.view(copy), FLAG, None),
             "fusion": getattr(view, "flashinfer_allreduce_fusion_backend", None)
             or getattr(view, "enable_flashinfer_allreduce_fusion", None),
         }
@@ -74,13 +76,13 @@ def publish(server_args: Any) -> None:
 
 
 def main() -> None:
-    from sglang_guards import pose
+    from sglang_guards.preflight import simulated_gpu
 
     tools = Path(tempfile.mkdtemp(prefix="sglang-guards-tools-"))
-    pose.write_tools(tools)
+    simulated_gpu.write_tools(tools)
     os.environ["PATH"] = f"{tools}{os.pathsep}{os.environ['PATH']}"
-    pose.hide()
-    pose.warm_up()
+    simulated_gpu.hide()
+    simulated_gpu.warm_up()
     answers = []
     for asked in json.load(sys.stdin):
         read, write = os.pipe()

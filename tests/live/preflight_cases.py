@@ -68,12 +68,12 @@ def cli(release: str, *words: str, cwd: Path | None = None, **env: str) -> subpr
 
 
 def _answer(case: dict[str, Any]) -> dict[str, Any]:
-    from sglang_guards import preflight
+    from sglang_guards.preflight import launch_check
 
     env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | case.pop("env", {})
     try:
-        return preflight.check(env=env, **case).to_dict()
-    except preflight.CouldNotCheck as error:
+        return launch_check.check(env=env, **case).to_dict()
+    except launch_check.CouldNotCheck as error:
         return {"error": error.message, "hint": error.hint}
 
 

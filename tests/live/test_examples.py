@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sglang_guards.cli_parser import parser
+from sglang_guards.cli.parser import parser
 from tests.launches.checks import ROOT, environment
 
 ACTION = ROOT / ".github" / "actions" / "check"

@@ -104,7 +104,7 @@ def test_an_unknown_name_changes_nothing_and_says_so() -> None:
     ids=["fixed already", "twice", "gone"],
 )
 def test_anything_but_one_exact_line_is_left_alone(tmp_path: Path, edit, says: str) -> None:  # type: ignore[no-untyped-def]
-    from sglang_guards import hotfix
+    from sglang_guards.hook import hotfix
 
     real = tree("0.5.23").joinpath(*hotfix.MODULES[0].split(".")).with_suffix(".py")
     path = tmp_path.joinpath(*hotfix.MODULES[0].split(".")).with_suffix(".py")
@@ -127,6 +127,6 @@ def test_a_release_without_the_flag_gets_a_warning() -> None:
 
 
 def test_nothing_is_asked_for_nothing_is_done() -> None:
-    from sglang_guards import hotfix
+    from sglang_guards.hook import hotfix
 
     assert hotfix.apply({}) is None

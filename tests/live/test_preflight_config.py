@@ -21,7 +21,7 @@ def test_values_from_a_yaml_file_are_checked_and_corrected(tmp_path: Path) -> No
         assert [f["id"] for f in report["findings"] if f["severity"] == "error"] == ["FMS101"]
         assert report["launch"]["facts"]["args.ep_size"] == {"value": 4, "from": "given"}
         assert report["corrected"] == case["argv"]
-        assert any("remove enable-fused-moe-sum-all-reduce from it" in note for note in report["internal"])
+        assert any("remove enable-fused-moe-sum-all-reduce from it" in note for note in report["notes"])
         assert "yamlsecret" not in json.dumps(report)
 
 

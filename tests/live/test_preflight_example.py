@@ -41,12 +41,12 @@ def test_the_flag_is_active_and_slower_on_sm120(on_0_5_15: dict[str, dict[str, A
     report = on_0_5_15["plain"]
     assert report["verdict"] == "pass"
     assert ids(report) == ["FMS301", "FMS303"]
-    assert "target and draft" in report["findings"][0]["fact"]
+    assert "target and draft" in report["findings"][0]["cause"]
     assert report["launch"]["facts"]["gpu.sm"] == {"value": 120, "from": "assumed"}
     assert report["launch"]["facts"]["args.model_path"]["value"] == "Qwen/Qwen3.5-122B-A10B-FP8"
     assert report["launch"]["facts"]["draft_model.built_in"]["value"] is True
     row = next(r for r in report["flags"] if "fused-moe-sum" in r["flag"])
-    assert row["outcome"] == "active"
+    assert row["effect"] == "active"
 
 
 def test_expert_parallelism_is_refused_and_the_corrected_command_passes(
@@ -70,7 +70,7 @@ def test_on_b200_the_flag_does_nothing(on_0_5_15: dict[str, dict[str, Any]]) -> 
     report = on_0_5_15["b200"]
     assert "FMS201" in ids(report)
     assert "FMS301" not in ids(report)
-    assert "flashinfer_trtllm" in report["findings"][0]["fact"]
+    assert "flashinfer_trtllm" in report["findings"][0]["cause"]
 
 
 def test_no_secret_leaves(on_0_5_15: dict[str, dict[str, Any]]) -> None:
@@ -93,7 +93,7 @@ def test_the_same_answer_twice(on_0_5_15: dict[str, dict[str, Any]]) -> None:
 def test_every_report_follows_the_schema(on_0_5_15: dict[str, dict[str, Any]]) -> None:
     for report in on_0_5_15.values():
         jsonschema.validate(report, SCHEMA)
-        assert report["internal"] == []
+        assert report["notes"] == []
 
 
 def test_the_text_report_and_exit_codes() -> None:
@@ -140,7 +140,7 @@ def test_the_example_on_later_releases(release: str) -> None:
     assert ("FMS101" in ids(ep)) == (release != "0.5.23")
     for report in (plain, ep):
         jsonschema.validate(report, SCHEMA)
-        assert report["internal"] == []
+        assert report["notes"] == []
 
 
 def test_the_report_in_the_readme_is_what_the_command_says() -> None:

@@ -12,14 +12,16 @@ from typing import Any
 
 
 def main(gpu: str, model: str) -> None:
-    from sglang_guards import auto_enable, gpus, pose
+    from sglang_guards.hook import auto_enable
+    from sglang_guards.launch import gpus
+    from sglang_guards.preflight import simulated_gpu
 
     tools = Path(tempfile.mkdtemp(prefix="sglang-guards-tools-"))
-    pose.write_tools(tools)
+    simulated_gpu.write_tools(tools)
     os.environ["PATH"] = f"{tools}{os.pathsep}{os.environ['PATH']}"
-    pose.hide()
-    pose.warm_up()
-    pose.strike(gpus.parse(gpu))
+    simulated_gpu.hide()
+    simulated_gpu.warm_up()
+    simulated_gpu.strike(gpus.parse(gpu))
     from sglang.srt.server_args import ServerArgs
 
     seen: dict[str, Any] = {"log": []}

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sglang_guards import render, source
-from sglang_guards.carried import PATCHES, carried
-from sglang_guards.report import Report
+from sglang_guards import source
+from sglang_guards.report import text
+from sglang_guards.report.model import Report
+from sglang_guards.source.applied_patches import PATCHES, applied_patches
 from tests.patches.made import EVERY, base_files, series
 from tests.trees import FLAG_RELEASES, tree
 
@@ -19,7 +20,7 @@ from patchseries import gitobjects, manifest, trees  # isort: skip
 def found(root: Path) -> tuple[str, ...]:
     tree_source = source.find(root)
     assert tree_source is not None
-    return carried(tree_source)
+    return applied_patches(tree_source)
 
 
 def with_patches(release: str, numbers: range, out: Path) -> Path:
@@ -62,7 +63,7 @@ def test_a_part_of_a_series_is_told_apart(tmp_path: Path) -> None:
 def shown(root: Path, *, verbose: bool) -> str:
     report = Report(target={"sglang": "0.5.15", "path": str(root / "sglang"), "dev_build": False})
     out = io.StringIO()
-    render.text(report, render.console(out), verbose=verbose)
+    text.text(report, text.console(out), verbose=verbose)
     return out.getvalue()
 
 

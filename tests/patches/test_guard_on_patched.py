@@ -88,4 +88,4 @@ def test_launches_that_are_refused_pass_on_the_patched_tree(release: str, tmp_pa
         assert expected <= found(before[name]), name
         assert not ids & found(after[name]), name
         assert after[name]["summary"]["error"] == 0, name
-        assert after[name]["internal"] == [], name
+        assert after[name]["notes"] == [], name

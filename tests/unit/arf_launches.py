@@ -7,8 +7,8 @@ from functools import cache
 from typing import Any
 
 from sglang_guards import source as engine
-from sglang_guards.launch import Fact, Launch
-from sglang_guards.source import Source
+from sglang_guards.launch.facts import Fact, Launch
+from sglang_guards.source.tree import Source
 from tests.trees import tree
 
 GPUS: Mapping[str, tuple[str, int | None, str]] = {

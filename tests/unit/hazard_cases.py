@@ -1,4 +1,4 @@
-"""For each rule of RUN, QNT, SPC and LNC: a launch that fires it, and near misses that do not."""
+"""For each rule of RUN, QNT, SPC, PAR, DET and FLG: a launch that fires it, and near misses that do not."""
 
 from __future__ import annotations
 
@@ -305,7 +305,7 @@ CASES: tuple[Case, ...] = (
         given=("enable_mixed_chunk",), near=(Near("no speculation", {"args.speculative_algorithm": None}),),
     ),
     Case(
-        "LNC101", "0.5.15", {**_DP_EP, "model.architecture": "GptOssForCausalLM"},
+        "PAR101", "0.5.15", {**_DP_EP, "model.architecture": "GptOssForCausalLM"},
         near=(
             Near("repaired", release="0.5.20"),
             Near("before the second sum", release="0.5.10"),
@@ -315,7 +315,7 @@ CASES: tuple[Case, ...] = (
         ),
     ),
     Case(
-        "LNC101", "0.5.15", name="partial-dp",
+        "PAR101", "0.5.15", name="partial-dp",
         facts={
             "model.architecture": "GptOssForCausalLM", "args.enable_dp_attention": True, "args.dp_size": 4,
             "args.ep_size": 4,
@@ -323,7 +323,7 @@ CASES: tuple[Case, ...] = (
         near=(Near("needs dp = tp from here on", release="0.5.17"),),
     ),
     Case(
-        "LNC102", "0.5.15", env={"SGLANG_SHARED_EXPERT_TP1": "1"},
+        "PAR102", "0.5.15", env={"SGLANG_SHARED_EXPERT_TP1": "1"},
         facts={**_DP_EP, "model.architecture": "DeepseekV3ForCausalLM", "model.num_shared_experts": 1},
         near=(
             Near("switch off", env={}),
@@ -334,7 +334,7 @@ CASES: tuple[Case, ...] = (
         ),
     ),
     Case(
-        "LNC103", "0.5.11", {**_TBO, "args.enforce_shared_experts_fusion": True}, severity="warning",
+        "PAR103", "0.5.11", {**_TBO, "args.enforce_shared_experts_fusion": True}, severity="warning",
         near=(
             Near("refused by SGLang", release="0.5.12"),
             Near("repaired", release="0.5.14"),
@@ -342,7 +342,7 @@ CASES: tuple[Case, ...] = (
         ),
     ),
     Case(
-        "LNC104", "0.5.15", severity="warning",
+        "PAR104", "0.5.15", severity="warning",
         facts={
             **_TBO, "args.moe_runner_backend": "flashinfer_mxfp4", "args.enable_dp_attention": True,
             "args.dp_size": 8,
@@ -353,7 +353,7 @@ CASES: tuple[Case, ...] = (
         ),
     ),
     Case(
-        "LNC105", "0.5.15", severity="warning",
+        "PAR105", "0.5.15", severity="warning",
         facts={**_UNREAD, "args.moe_dense_tp_size": 1, "model.first_k_dense": 3},
         near=(
             Near("no dense layers", {"model.first_k_dense": 0}),
@@ -362,7 +362,7 @@ CASES: tuple[Case, ...] = (
         ),
     ),
     Case(
-        "LNC106", "0.5.12", severity="warning",
+        "RUN109", "0.5.12", severity="warning",
         facts={
             "model.quant_kind": "unquantized", "gpu.sm": 100, "target.runner": "flashinfer_trtllm",
             "args.disable_piecewise_cuda_graph": False, "args.cuda_graph_max_bs": 1024,
@@ -375,7 +375,7 @@ CASES: tuple[Case, ...] = (
         ),
     ),
     Case(
-        "LNC107", "0.5.12", {"args.enable_deterministic_inference": True}, severity="warning",
+        "DET101", "0.5.12", {"args.enable_deterministic_inference": True}, severity="warning",
         near=(
             Near("looks at the mode", release="0.5.14"),
             Near("the batch stays below", {"args.max_running_requests": 16}),
@@ -384,7 +384,7 @@ CASES: tuple[Case, ...] = (
         ),
     ),
     Case(
-        "LNC108", "0.5.15", severity="warning",
+        "DET102", "0.5.15", severity="warning",
         facts={"args.enable_deterministic_inference": True, "model.architecture": "GptOssForCausalLM"},
         near=(
             Near("one GPU", {"args.tp_size": 1}),
@@ -392,7 +392,7 @@ CASES: tuple[Case, ...] = (
         ),
     ),
     Case(
-        "LNC109", "0.5.15", {"args.tp_size": 4, "args.ep_size": 3}, severity="error", name="a remainder",
+        "PAR106", "0.5.15", {"args.tp_size": 4, "args.ep_size": 3}, severity="error", name="a remainder",
         near=(
             Near("divides", {"args.ep_size": 2}),
             Near("all of it", {"args.ep_size": 4}),
@@ -401,15 +401,15 @@ CASES: tuple[Case, ...] = (
         ),
     ),
     Case(
-        "LNC109", "0.5.23", {"args.tp_size": 2, "args.ep_size": 4}, severity="error", name="more than TP",
+        "PAR106", "0.5.23", {"args.tp_size": 2, "args.ep_size": 4}, severity="error", name="more than TP",
         near=(Near("no EP", {"args.ep_size": 1}),),
     ),
     Case(
-        "LNC109", "0.5.15", {"args.tp_size": 4, "args.ep_size": 0}, severity="error", name="none",
+        "PAR106", "0.5.15", {"args.tp_size": 4, "args.ep_size": 0}, severity="error", name="none",
         near=(Near("no EP", {"args.ep_size": 1}),),
     ),
     Case(
-        "LNC110", "0.5.15", {"gpu.count": 4, "args.tp_size": 2, "args.pp_size": 2, "args.gpu_id_step": 3},
+        "PAR107", "0.5.15", {"gpu.count": 4, "args.tp_size": 2, "args.pp_size": 2, "args.gpu_id_step": 3},
         severity="error", name="steps",
         near=(
             Near("the step spreads TP only", {"args.tp_size": 1, "args.pp_size": 4}),
@@ -418,7 +418,7 @@ CASES: tuple[Case, ...] = (
         ),
     ),
     Case(
-        "LNC110", "0.5.15", {"gpu.count": 4, "args.pp_size": 1}, severity="error",
+        "PAR107", "0.5.15", {"gpu.count": 4, "args.pp_size": 1}, severity="error",
         near=(
             Near("as many as there are", {"gpu.count": 8}),
             Near("two nodes", {"args.nnodes": 2}),
@@ -427,16 +427,16 @@ CASES: tuple[Case, ...] = (
         ),
     ),
     Case(
-        "LNC110", "0.5.15", {"gpu.count": 8, "args.pp_size": 1, "args.dp_size": 2}, severity="error", name="copies",
+        "PAR107", "0.5.15", {"gpu.count": 8, "args.pp_size": 1, "args.dp_size": 2}, severity="error", name="copies",
         near=(Near("DP attention shares the ranks", {"args.enable_dp_attention": True}),),
     ),
     Case(
-        "LNC201", "0.5.15", {"args.num_continuous_decode_steps": 4}, severity="warning",
+        "FLG201", "0.5.15", {"args.num_continuous_decode_steps": 4}, severity="warning",
         given=("num_continuous_decode_steps",),
         near=(Near("not set", {"args.num_continuous_decode_steps": 1}, given=()),),
     ),
     Case(
-        "LNC201", "0.5.15", {"args.triton_attention_reduce_in_fp32": True}, severity="warning", name="fp32",
+        "FLG201", "0.5.15", {"args.triton_attention_reduce_in_fp32": True}, severity="warning", name="fp32",
         given=("triton_attention_reduce_in_fp32",), near=(Near("read by double sparsity", release="0.5.10"),),
     ),
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sglang_guards.report import Evidence, Finding, Fix, FlagVerdict, Ignored, Report, Severity, Skipped
+from sglang_guards.report.model import Evidence, Finding, Fix, FlagVerdict, Ignored, Report, Severity, Skipped
 
 ERROR = Finding(
     "FMS101",
@@ -12,13 +12,13 @@ ERROR = Finding(
     Severity.ERROR,
     "fused MoE sum writes out of bounds, 100% of the time",
     flags=("--enable-fused-moe-sum-all-reduce", "--ep-size 4"),
-    fact="each rank holds 64 of 256 experts",
-    when="the first long batch dies",
+    cause="each rank holds 64 of 256 experts",
+    impact="the first long batch dies",
     fix=Fix("remove --enable-fused-moe-sum-all-reduce", {"enable_fused_moe_sum_all_reduce": None}),
     evidence=(Evidence("source", "fused_moe.py:444"),),
 )
 WARNING = Finding(
-    "FMS301", "fused-sum-slower", Severity.WARNING, "fused MoE sum is slower", fact="acq_rel atomics"
+    "FMS301", "fused-sum-slower", Severity.WARNING, "fused MoE sum is slower", cause="acq_rel atomics"
 )
 INFO = Finding("FMS303", "fused-sum-precision", Severity.INFO, "sums accumulate in bf16")
 
@@ -29,7 +29,7 @@ def report(*findings: Finding, **more: Any) -> Report:
         "passed": ("FMS104",),
         "skipped": (Skipped("RUN101", "gpu.sm"),),
         "ignored": (Ignored("ARF201", Severity.WARNING, "tested"),),
-        "internal": ("the draft model's config is not on this machine",),
+        "notes": ("the draft model's config is not on this machine",),
         "flags": (FlagVerdict("--ep-size", "4", "active", "experts are split", "server_args.py:1"),),
         "applied": 5,
         "known": 9,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sglang_guards.judge import judge
-from sglang_guards.report import Report, Severity
+from sglang_guards.report.model import Report, Severity
 from sglang_guards.rules import all_rules
 from sglang_guards.settings import Settings
 from tests.unit.arf_launches import launch
@@ -142,7 +142,7 @@ QUIET: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
 
 def report_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Report:
     report = judge(launch(*args, **kwargs), Settings(), ARF)
-    assert not report.internal
+    assert not report.notes
     return report
 
 
@@ -151,7 +151,7 @@ def test_fires(rule_id: str, severity: str, args: tuple[Any, ...], kwargs: dict[
     found = [f for f in report_of(args, kwargs).findings if f.id == rule_id]
     assert len(found) == 1
     assert found[0].severity is Severity(severity)
-    assert all((found[0].flags, found[0].fact, found[0].when))
+    assert all((found[0].flags, found[0].cause, found[0].impact))
     assert found[0].fix is not None
     assert found[0].evidence
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from sglang_guards import auto_enable
 from sglang_guards import source as engine
-from sglang_guards.auto_enable import OWN_DECODER, SAME_DECODER, decide
-from sglang_guards.launch import Launch
-from sglang_guards.probes import models
+from sglang_guards.hook import auto_enable
+from sglang_guards.launch.facts import Launch
+from sglang_guards.launch.fusion_auto_enable import OWN_DECODER, SAME_DECODER, decide
+from sglang_guards.source.models import fusion_contract
 from tests.trees import RELEASES, tree
 from tests.unit.arf_launches import launch, source
 
@@ -144,9 +144,11 @@ def test_every_entry_is_reviewed_where_it_acts(release: str) -> None:
     acting = [arch for arch in (*SAME_DECODER, *OWN_DECODER) if decide(launch(release, "H200", arch)).acts]
     print(f"\n{release}: the list adds {' '.join(acting)}")
     for arch in acting:
-        assert models.full_contract(here, arch).value is True
+        assert fusion_contract.full_contract(here, arch).value is True
         if arch in SAME_DECODER:
-            assert set(models.decoders(here, arch)) <= set(models.decoders(here, SAME_DECODER[arch]))
+            assert set(fusion_contract.decoders(here, arch)) <= set(
+                fusion_contract.decoders(here, SAME_DECODER[arch])
+            )
     assert not set(SAME_DECODER) & OWN_DECODER
 
 

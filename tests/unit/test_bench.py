@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from sglang_guards.bench import kernels
-from sglang_guards.bench.profile import Profile, load_profile, measured_ratio, save_profile, shipped_results
 from sglang_guards.bench.shapes import DEFAULT_SHAPES, MoeShape, from_config
+from sglang_guards.launch.profile import Profile, load_profile, measured_ratio, save_profile, shipped_results
 from tests.trees import FLAG_RELEASES, tree
 
 VARIANTS = Path(__file__).resolve().parents[2] / "benchmarks" / "variants"
@@ -113,7 +113,7 @@ def test_shipped_results_name_their_device() -> None:
 
 
 def test_reading_results_loads_no_torch() -> None:
-    code = "import sys, sglang_guards.bench.profile as b; b.shipped_results(); b.load_profile('a','b','c'); "
+    code = "import sys, sglang_guards.launch.profile as b; b.shipped_results(); b.load_profile('a','b','c'); "
     code += "assert not {'torch', 'triton', 'sglang'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 

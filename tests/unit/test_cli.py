@@ -10,8 +10,9 @@ import sys
 import pytest
 from rich.console import Console
 
-from sglang_guards import cli, render
-from sglang_guards.report import Finding, Fix, Report, Severity, Skipped
+from sglang_guards.cli import main
+from sglang_guards.report import text
+from sglang_guards.report.model import Finding, Fix, Report, Severity, Skipped
 from sglang_guards.rules import all_rules
 
 
@@ -30,7 +31,7 @@ def finding(severity: Severity, id: str = "FMS101") -> Finding:
 
 def shown(report: Report, width: int, *, verbose: bool = False) -> list[str]:
     out = io.StringIO()
-    render.text(report, Console(file=out, width=width, markup=False, highlight=False), verbose=verbose)
+    text.text(report, Console(file=out, width=width, markup=False, highlight=False), verbose=verbose)
     return out.getvalue().splitlines()
 
 
@@ -46,14 +47,14 @@ def shown(report: Report, width: int, *, verbose: bool = False) -> list[str]:
     ],
 )
 def test_exit_codes(severity: Severity, fail_on: str, code: int) -> None:
-    assert cli.exit_code(Report(findings=(finding(severity),)), fail_on) == code
+    assert main.exit_code(Report(findings=(finding(severity),)), fail_on) == code
 
 
 def test_strict_counts_skipped_rules_unless_never() -> None:
     report = Report(skipped=(Skipped("FMS101", "model.top_k"),))
-    assert cli.exit_code(report) == 0
-    assert cli.exit_code(report, strict=True) == 1
-    assert cli.exit_code(report, "never", strict=True) == 0
+    assert main.exit_code(report) == 0
+    assert main.exit_code(report, strict=True) == 1
+    assert main.exit_code(report, "never", strict=True) == 0
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_strict_counts_skipped_rules_unless_never() -> None:
     ],
 )
 def test_bad_usage_is_exit_code_2(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(words) == 2
+    assert main.main(words) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("error: ")
@@ -85,18 +86,18 @@ def test_bad_usage_is_exit_code_2(words: list[str], says: str, capsys: pytest.Ca
 
 
 def test_bad_usage_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["check", "--format", "json", "--", "ls"]) == 2
+    assert main.main(["check", "--format", "json", "--", "ls"]) == 2
     error = json.loads(capsys.readouterr().out)["error"]
     assert error["message"] == "'ls' is not a launch of SGLang"
     assert error["hint"]
 
 
 def test_rules_and_every_page(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["rules", "--format", "json"]) == 0
+    assert main.main(["rules", "--format", "json"]) == 0
     listed = [row["id"] for row in json.loads(capsys.readouterr().out)]
     assert listed == [rule.id for rule in all_rules()]
     for rule_id in (*listed, "sgl001", "fms101"):
-        assert cli.main(["explain", rule_id]) == 0
+        assert main.main(["explain", rule_id]) == 0
         assert "## What it checks" in capsys.readouterr().out
 
 
@@ -115,14 +116,14 @@ def test_the_refusal_ends_with_the_verdict_and_has_every_error() -> None:
     report = Report(
         findings=(finding(Severity.ERROR), finding(Severity.ERROR, "ARF101"), finding(Severity.WARNING, "X"))
     )
-    lines = render.refusal(report).splitlines()
+    lines = text.refusal(report).splitlines()
     assert lines[-1].startswith("FAIL  2 errors, 1 warning")
     assert [line.split()[0] for line in lines if "[" in line[:10]] == ["error[FMS101]", "error[ARF101]"]
     assert "\x1b" not in "".join(lines)
 
 
 def test_log_lines_are_single_lines() -> None:
-    lines = render.log_lines(Report(findings=(finding(Severity.WARNING),), internal=("a note",)))
+    lines = text.log_lines(Report(findings=(finding(Severity.WARNING),), notes=("a note",)))
     assert len(lines) == 2
     assert all("\n" not in line for line in lines)
 

@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
-from sglang_guards.cli import main
-from sglang_guards.cli_parser import parser
-from sglang_guards.completion import script
+from sglang_guards.cli.completion import script
+from sglang_guards.cli.main import main
+from sglang_guards.cli.parser import parser
 
 COMMANDS = ("check", "diff", "rules", "explain", "doctor", "legacy-hook", "completion")
 

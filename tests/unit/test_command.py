@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sglang_guards import command
+from sglang_guards import shell
 from sglang_guards.errors import CouldNotCheck
+from sglang_guards.preflight import command_line
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,7 @@ from sglang_guards.errors import CouldNotCheck
     ],
 )
 def test_the_forms_of_a_launch(typed: str, prefix: int, serve: bool) -> None:
-    read = command.parse(typed.split())
+    read = command_line.parse(typed.split())
     assert read.args == ("--tp", "4")
     assert len(read.prefix) == prefix
     assert read.serve is serve
@@ -32,14 +33,18 @@ def test_the_forms_of_a_launch(typed: str, prefix: int, serve: bool) -> None:
 
 
 def test_one_quoted_text_is_split_as_a_shell_would() -> None:
-    read = command.parse(["python -m sglang.launch_server \\\n  --json-model-override-args '{\"a b\": 1}'"])
+    read = command_line.parse(
+        ["python -m sglang.launch_server \\\n  --json-model-override-args '{\"a b\": 1}'"]
+    )
     assert read.args == ("--json-model-override-args", '{"a b": 1}')
 
 
 def test_assignments_and_env_change_the_environment() -> None:
-    read = command.parse(["A=1", "env", "-u", "GONE", "B=2", "sglang", "serve", "--tp", "1"])
+    read = command_line.parse(["A=1", "env", "-u", "GONE", "B=2", "sglang", "serve", "--tp", "1"])
     assert read.environment({"GONE": "x", "KEPT": "y"}) == {"KEPT": "y", "A": "1", "B": "2"}
-    assert command.parse(["env", "-i", "B=2", "sglang", "serve"]).environment({"KEPT": "y"}) == {"B": "2"}
+    assert command_line.parse(["env", "-i", "B=2", "sglang", "serve"]).environment({"KEPT": "y"}) == {
+        "B": "2"
+    }
 
 
 @pytest.mark.parametrize(
@@ -71,11 +76,11 @@ def test_assignments_and_env_change_the_environment() -> None:
 )
 def test_what_is_no_launch_is_one_sentence(typed: list[str], says: str) -> None:
     with pytest.raises(CouldNotCheck) as caught:
-        command.parse(typed)
+        command_line.parse(typed)
     assert says in caught.value.message
     assert "\n" not in caught.value.message
 
 
 def test_the_shown_command_can_be_pasted() -> None:
     words = ("A=b c", "sglang", "serve", "--x", '{"a": "it\'s"}')
-    assert command.parse([command.shown(words)]).argv == words
+    assert command_line.parse([shell.shown(words)]).argv == words

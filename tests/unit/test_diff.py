@@ -12,8 +12,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from sglang_guards.cli import main
-from sglang_guards.report import Finding, FlagVerdict, Report, Severity
+from sglang_guards.cli.main import main
+from sglang_guards.report.model import Finding, FlagVerdict, Report, Severity
 from tests.unit.reports import ERROR, INFO, WARNING, report
 
 SCHEMA = json.loads((resources.files("sglang_guards") / "schemas" / "diff.json").read_text(encoding="utf-8"))
@@ -44,7 +44,7 @@ def test_what_came_went_and_changed(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert [f["id"] for f in found["findings"]["gone"]] == ["FMS101"]
     assert found["findings"]["changed"] == [{"id": "FMS301", "a": "warning", "b": "info"}]
     assert [fact["name"] for fact in found["facts"]] == ["args.ep_size", "args.tp_size"]
-    assert found["flags"][0]["b"]["outcome"] == "ignored"
+    assert found["flags"][0]["b"]["effect"] == "ignored"
     assert (found["a"], found["b"]) == (
         {"sglang": "0.5.15", "verdict": "fail"},
         {"sglang": "0.5.23", "verdict": "pass"},
@@ -54,7 +54,7 @@ def test_what_came_went_and_changed(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "- error[FMS101]" in text
     assert "~ [FMS301] warning -> info" in text
     assert "args.ep_size  4 (given) -> –" in text
-    assert "--ep-size  active (asked 4) -> ignored (asked 4): no experts" in text
+    assert "--ep-size  active (requested 4) -> ignored (requested 4): no experts" in text
     assert text.splitlines()[-1] == "FAIL -> PASS · findings: 1 new, 1 of another severity, 1 gone"
 
 
@@ -85,10 +85,10 @@ def test_exit_code(
     [
         ("", "cannot be read as a report"),
         ("[]", "is not a report"),
-        ('{"tool": {"name": "sglang-guards"}, "schema_version": 2}', "schema version 2"),
-        ('{"tool": {"name": "sglang-guards"}, "schema_version": 1}', "not a whole report"),
+        ('{"tool": {"name": "sglang-guards"}, "schema_version": 3}', "schema version 3"),
+        ('{"tool": {"name": "sglang-guards"}, "schema_version": 2}', "not a whole report"),
         (
-            '{"tool": {"name": "sglang-guards"}, "schema_version": 1, "error": {"message": "no GPU"}}',
+            '{"tool": {"name": "sglang-guards"}, "schema_version": 2, "error": {"message": "no GPU"}}',
             "no GPU",
         ),
         ('{"tool": 5}', "is not a report"),

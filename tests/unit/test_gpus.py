@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sglang_guards import gpus
 from sglang_guards.errors import CouldNotCheck
+from sglang_guards.launch import gpus
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The rules of RUN, QNT, SPC and LNC on launches built by hand, with the real source trees behind them."""
+"""The rules of RUN, QNT, SPC, PAR, DET and FLG on launches built by hand, with the real source trees behind them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from sglang_guards.judge import judge
-from sglang_guards.launch import Fact, Launch
-from sglang_guards.report import Report
+from sglang_guards.launch.facts import Fact, Launch
+from sglang_guards.report.model import Report
 from sglang_guards.rules import Rule, all_rules
 from sglang_guards.settings import Settings
 from tests.contract.tables import source
 from tests.unit.hazard_cases import BASE, CASES, DEFAULTS, Case, Near
 
-RULES = {rule.id: rule for rule in all_rules() if rule.id[:3] in ("RUN", "QNT", "SPC", "LNC")}
+RULES = {rule.id: rule for rule in all_rules() if rule.id[:3] in ("RUN", "QNT", "SPC", "PAR", "DET", "FLG")}
 IDS = [f"{case.rule}{'-' + case.name if case.name else ''}" for case in CASES]
 NEAR = [(case, near) for case in CASES for near in case.near]
 
@@ -48,14 +48,14 @@ def test_every_rule_has_a_case_and_a_near_miss() -> None:
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_the_rule_fires(case: Case) -> None:
     report = judged(RULES[case.rule], launch_of(case))
-    assert not report.internal
+    assert not report.notes
     assert not report.skipped
     assert [f.severity.value for f in report.findings] == [case.severity] * len(report.findings)
     assert report.findings
     for finding in report.findings:
-        assert all((finding.fact, finding.when, finding.message))
-        assert not finding.fact.endswith(".")
-        assert not any(word in finding.fact for word in ("None", "()", "{"))
+        assert all((finding.cause, finding.impact, finding.message))
+        assert not finding.cause.endswith(".")
+        assert not any(word in finding.cause for word in ("None", "()", "{"))
         assert finding.fix is None or finding.fix.text
 
 
@@ -63,7 +63,7 @@ def test_the_rule_fires(case: Case) -> None:
 def test_the_near_miss_is_quiet(case: Case, near: Near) -> None:
     report = judged(RULES[case.rule], launch_of(case, near))
     assert not report.findings
-    assert not report.internal
+    assert not report.notes
     assert not report.skipped, "quiet must mean decided"
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from sglang_guards.judge import judge
-from sglang_guards.launch import Fact, Launch, MissingFact
-from sglang_guards.report import Finding, Severity
+from sglang_guards.launch.facts import Fact, Launch, MissingFact
+from sglang_guards.report.model import Finding, Severity
 from sglang_guards.rules import Rule
 from sglang_guards.settings import Settings
 
@@ -52,7 +52,7 @@ def test_a_crash_in_a_rule_is_a_line() -> None:
 
     report = judge(Launch({}), Settings(), [made("ZZZ101", check), says("ZZZ102", Severity.WARNING)])
     assert [f.id for f in report.findings] == ["ZZZ102"]
-    assert "boom" in report.internal[0]
+    assert "boom" in report.notes[0]
     assert report.verdict == "pass"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sglang_guards.late_import import when_imported
+from sglang_guards.hook.import_hooks import when_imported
 
 
 @pytest.fixture

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from sglang_guards import source
-from sglang_guards.bench.profile import Profile, save_profile
 from sglang_guards.judge import judge
-from sglang_guards.launch import Fact, Launch
-from sglang_guards.measured import shape_key, shape_keys, told
+from sglang_guards.launch.facts import Fact, Launch
+from sglang_guards.launch.measurements import shape_key, shape_keys, told
+from sglang_guards.launch.profile import Profile, save_profile
 from sglang_guards.settings import Settings
+from sglang_guards.source.fingerprint import fingerprint
 from tests.trees import tree
 
 
@@ -52,7 +53,7 @@ def profile(made: Launch, ratios: dict[int, float], **changes: Any) -> Profile:
         "device": "NVIDIA H200",
         "sm": 90,
         "sglang": "0.5.15",
-        "fingerprint": made.source.fingerprint(),
+        "fingerprint": fingerprint(made.source),
         "shape": shape_key(made),
         "measured": "2026-11-29",
         "ratios": ratios,

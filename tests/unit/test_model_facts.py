@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sglang_guards.model_facts import is_ignored, model_facts, quant_kind, quant_name
+from sglang_guards.launch.checkpoint import is_ignored, model_facts, quant_kind, quant_name
 
 
 def moe(**more: Any) -> dict[str, Any]:

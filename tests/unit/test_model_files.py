@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_guards import model_files
 from sglang_guards.errors import CouldNotCheck
+from sglang_guards.launch import model_files
 
 GOOD = {
     "architectures": ["LlamaForCausalLM"],

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_guards import options
+from sglang_guards.preflight import options
 
 
 def parser() -> argparse.ArgumentParser:

@@ -46,7 +46,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) ->
 def test_its_entry_points_and_requirements(wheel: zipfile.ZipFile) -> None:
     info = "sglang_guards-0.1.0.dist-info"
     assert wheel.read(f"{info}/entry_points.txt").decode().split() == [
-        "[console_scripts]", "sglang-guards", "=", "sglang_guards.cli:main",
+        "[console_scripts]", "sglang-guards", "=", "sglang_guards.cli.main:main",
         "[sglang.srt.plugins]", "sglang_guards", "=", "sglang_guards.plugin:register",
     ]  # fmt: skip
     meta = message_from_string(wheel.read(f"{info}/METADATA").decode())

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sglang_guards import all_releases, releases
-from sglang_guards.all_releases import Row, verdict_line
-from sglang_guards.cli import main
+from sglang_guards.cli.main import main
+from sglang_guards.preflight import all_releases, releases
+from sglang_guards.preflight.all_releases import Row, verdict_line
 
 LAUNCH = ["--gpu", "1xH100", "--", "python", "-m", "sglang.launch_server", "--model-path", "x"]
 

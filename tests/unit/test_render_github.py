@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_guards.render_github import annotation, failure, place, render
+from sglang_guards.report.github import annotation, failure, place, render
 from tests.unit.reports import ERROR, INFO, WARNING, report
 
 
@@ -38,8 +38,8 @@ def test_one_annotation_for_each_finding_and_the_verdict_last() -> None:
     assert read[0][2].splitlines() == [
         ERROR.message,
         "--enable-fused-moe-sum-all-reduce --ep-size 4",
-        ERROR.fact,
-        ERROR.when,
+        ERROR.cause,
+        ERROR.impact,
         "fix: remove --enable-fused-moe-sum-all-reduce",
         f"see: {ERROR.url}",
     ]

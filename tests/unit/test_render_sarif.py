@@ -9,8 +9,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from sglang_guards.render_sarif import failure, render
-from sglang_guards.report import Finding, Severity
+from sglang_guards.report.model import Finding, Severity
+from sglang_guards.report.sarif import failure, render
 from tests.unit.reports import ERROR, INFO, WARNING, report
 
 SCHEMA = json.loads((Path(__file__).parent / "schemas" / "sarif-2.1.0.json").read_text(encoding="utf-8"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sglang_guards.runner import Query, runner_of
+from sglang_guards.launch.moe_runner import Query, runner_of
 
 
 def query(**changes: Any) -> Query:

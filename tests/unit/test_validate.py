@@ -3,8 +3,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from sglang_guards.report import Finding, Fix, Report, Severity
-from sglang_guards.validate import LATE_OFF, _write_report, late_fields, typed_flags
+from sglang_guards.hook.validate import LATE_OFF, _write_report, late_fields, typed_flags
+from sglang_guards.report.model import Finding, Fix, Report, Severity
 
 FIELDS = (
     "model_path",

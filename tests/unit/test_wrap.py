@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sglang_guards import hooks, wrap
+from sglang_guards.hook import attach, patching
 
 
 class Owner:
@@ -23,8 +23,8 @@ class Owner:
 def test_after_keeps_the_result_and_wraps_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Owner, "method", Owner.method)  # restored at the end
     seen: list[Any] = []
-    assert wrap.after(Owner, "method", lambda result, *args: seen.append((result, args[1:])))
-    assert wrap.after(Owner, "method", lambda *args: seen.append("twice"))
+    assert patching.after(Owner, "method", lambda result, *args: seen.append((result, args[1:])))
+    assert patching.after(Owner, "method", lambda *args: seen.append("twice"))
     assert Owner().method(2) == 3
     assert seen == [(3, (2,))]
     assert Owner.method.__name__ == "method"
@@ -32,7 +32,7 @@ def test_after_keeps_the_result_and_wraps_once(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("name", ["absent", "made"])
 def test_what_is_no_plain_function_is_left_alone(name: str) -> None:
-    assert not wrap.after(Owner, name, lambda *args: None)
+    assert not patching.after(Owner, name, lambda *args: None)
     assert Owner.made() == 1
 
 
@@ -44,12 +44,12 @@ def test_copies_in_sglang_modules_are_replaced_and_others_are_not(monkeypatch: p
     for name, module in modules.items():
         vars(module)["switch"] = switch
         monkeypatch.setitem(sys.modules, name, module)
-    assert wrap.around(modules["sglang.owner"], "switch", lambda original: original() + 10)
+    assert patching.around(modules["sglang.owner"], "switch", lambda original: original() + 10)
     assert [vars(modules[name])["switch"]() for name in modules] == [11, 11, 1]
 
 
 def test_a_process_of_ours_is_no_worker_of_sglang() -> None:
-    assert not hooks._is_worker()
+    assert not attach._is_worker()
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_process_of_ours_is_no_worker_of_sglang() -> None:
 )
 def test_children_that_sglang_starts_as_workers_are_recognised(module: str, expected: int) -> None:
     def target() -> None:
-        os._exit(int(hooks._is_worker()))
+        os._exit(int(attach._is_worker()))
 
     target.__module__ = module
     child = multiprocessing.get_context("fork").Process(target=target)
@@ -70,8 +70,8 @@ def test_children_that_sglang_starts_as_workers_are_recognised(module: str, expe
 def test_a_broken_list_leaves_sglang_its_own_answer(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(sys.modules, "sglang_guards.auto_enable", None)  # importing it raises
-    monkeypatch.delattr("sglang_guards.auto_enable", raising=False)
-    assert hooks._around_auto_enable(lambda view: {"a": view}, 1) == {"a": 1}
-    hooks.after_model_adjustments(None, object())
+    monkeypatch.setitem(sys.modules, "sglang_guards.hook.auto_enable", None)  # importing it raises
+    monkeypatch.delattr("sglang_guards.hook.auto_enable", raising=False)
+    assert attach._around_auto_enable(lambda view: {"a": view}, 1) == {"a": 1}
+    attach.after_model_adjustments(None, object())
     assert caplog.text.count("auto-enable list is not active") == 2

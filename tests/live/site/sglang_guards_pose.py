@@ -12,8 +12,9 @@ def register():
     wanted = os.environ.get("SGLANG_GUARDS_TEST_GPU")
     if not wanted:
         return
-    from sglang_guards import gpus, pose
+    from sglang_guards.launch import gpus
+    from sglang_guards.preflight import simulated_gpu
 
-    pose.warm_up()
+    simulated_gpu.warm_up()
     importlib.import_module("sglang.srt.entrypoints.http_server")
-    pose.strike(gpus.parse(wanted))
+    simulated_gpu.strike(gpus.parse(wanted))

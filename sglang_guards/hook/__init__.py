@@ -1,0 +1,1 @@
+"""The start-up hook: where it attaches to SGLang, what it validates, and what it confirms after loading."""

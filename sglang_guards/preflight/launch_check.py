@@ -1,0 +1,313 @@
+"""From a launch command to a report, without a GPU: SGLang's own parser and resolution, on simulated GPUs."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sglang_guards import redact, settings, source
+from sglang_guards.errors import CouldNotCheck, NotAccepted
+from sglang_guards.flag_table import table as landscape
+from sglang_guards.judge import judge
+from sglang_guards.launch import gpus, model_files
+from sglang_guards.launch.facts import Fact, Launch
+from sglang_guards.preflight import command_line as command
+from sglang_guards.preflight import options, releases, worker_client
+from sglang_guards.report.model import Evidence, Finding, FlagVerdict, Report, Severity
+
+__all__ = ["CouldNotCheck", "check"]
+
+#: Rounds of correcting and checking again before giving up on a corrected command.
+_ROUNDS = 5
+
+
+def check(
+    argv: Sequence[str],
+    *,
+    gpu: str | None = None,
+    env: Mapping[str, str] | None = None,
+    model_config: str | os.PathLike[str] | None = None,
+) -> Report:
+    """Check one launch command as the operator types it, against the SGLang installed here.
+
+    `gpu` is ``<count per node>x<name>`` or None (``auto``) for this machine's; `env` is what the launch would inherit
+    (default: this process's); `model_config` is a config.json, or a folder with one, to use when the checkpoint is
+    not here. ``SGLANG_GUARDS_IGNORE`` in the environment suppresses findings; the mode does not matter here: an error
+    is an error. Raises `CouldNotCheck` when the launch cannot be checked.
+    """
+    started = time.monotonic()
+    base = dict(os.environ if env is None else env)
+    target = _Target(
+        command=command.parse(argv),
+        gpu=gpus.parse(gpu) if gpu not in (None, "", "auto") else gpus.detect(),
+        base=base,
+        model_config=None if model_config is None else _config_path(model_config),
+        source=_installed(),
+    )
+    result = _judged(target, target.command, {})
+    rows, notes = _verdicts(result.launch) if result.launch.facts else ((), ())
+    corrected, in_file = _corrected(target, result)
+    report = replace(
+        result.report,
+        corrected=corrected,
+        flags=rows,
+        notes=(
+            *result.report.notes,
+            *notes,
+            *(_in_file(name, value) for name, value in in_file.items()),
+        ),
+    )
+    report = _without_secrets(report, target, result)
+    return replace(report, seconds=time.monotonic() - started)
+
+
+@dataclass(frozen=True)
+class _Target:
+    """What stays the same while the command is corrected."""
+
+    command: command.Command
+    gpu: gpus.Gpu
+    base: Mapping[str, str]
+    model_config: Path | None
+    source: source.Source
+
+
+@dataclass(frozen=True)
+class _Result:
+    report: Report
+    launch: Launch
+    table: tuple[options.Option, ...]
+    merged: tuple[str, ...]
+    from_config: frozenset[str]
+    values: Mapping[str, Any]
+
+
+def _config_path(path: str | os.PathLike[str]) -> Path:
+    absolute = Path(path).expanduser().absolute()
+    model_files.read(absolute)
+    return absolute
+
+
+def _installed() -> source.Source:
+    found = source.find()
+    if found is None:
+        raise CouldNotCheck(
+            "SGLang is not installed in this Python environment",
+            "install sglang-guards beside the SGLang that serves, and run check there",
+        )
+    return found
+
+
+def _judged(target: _Target, cmd: command.Command, edits: Mapping[str, Any]) -> _Result:
+    env = cmd.environment(dict(target.base))
+    with tempfile.TemporaryDirectory(prefix="sglang-guards-") as scratch:
+        request = {
+            "args": list(cmd.args),
+            "serve": cmd.serve,
+            "env": env,
+            "cwd": os.getcwd(),
+            "gpu": target.gpu.to_dict(),
+            "model_config": None if target.model_config is None else str(target.model_config),
+            "edits": dict(edits),
+            "scratch": scratch,
+            "timeout_s": worker_client.RESOLVE_S,
+        }
+        answer = worker_client.ask(request, env)
+    table = options.from_json(answer.get("table") or ())
+    merged = tuple(answer.get("merged") or ())
+    kind = answer["kind"]
+    given = dict(answer.get("given") or {})
+    if kind not in ("facts", "refused"):
+        trouble = _could_not(answer, cmd, table, target.source)
+        secrets = redact.secrets_in((*cmd.argv, *merged), _secret_env(env), given)
+        raise type(trouble)(redact.text(trouble.message, secrets), redact.text(trouble.hint, secrets))
+    facts = {name: Fact(*row) for name, row in (answer.get("facts") or {}).items()}
+    if target.gpu.measured:
+        facts = {k: replace(f, origin="machine") if k.startswith("gpu.") else f for k, f in facts.items()}
+    launch = Launch(
+        facts, argv=cmd.argv, env=env, typed=options.typed(merged or cmd.args, table), source=target.source
+    )
+    report = judge(launch, replace(settings.from_env(env), mode="enforce"))
+    if kind == "refused":
+        refusal = _refusal(answer, launch)
+        report = replace(
+            report,
+            findings=(refusal, *report.findings),
+            facts=_as_typed(given, target.gpu),
+        )
+    notes = (*report.notes, *answer.get("problems", ()), *_notes(answer, cmd))
+    report = replace(report, notes=notes)
+    values = given | {
+        name.removeprefix("args."): fact.value for name, fact in facts.items() if name.startswith("args.")
+    }
+    return _Result(report, launch, table, merged, frozenset(answer.get("from_config") or ()), values)
+
+
+def _verdicts(launch: Launch) -> tuple[tuple[FlagVerdict, ...], tuple[str, ...]]:
+    """The verdict table, and a note when it could not be made."""
+    try:
+        return tuple(landscape.verdicts(launch)), ()
+    except Exception as error:  # as with a rule: a fault of ours is a line in the report
+        return (), (f"the verdict table could not be made: {type(error).__name__}: {error}",)
+
+
+def _notes(answer: Mapping[str, Any], cmd: command.Command) -> list[str]:
+    notes = []
+    if answer.get("draft_unknown"):
+        notes.append("the draft model's config is not on this machine, so rules about the draft are skipped")
+    if any(word.startswith("--config=") for word in cmd.args):
+        notes.append(
+            "SGLang reads --config only when the file is a word of its own; --config=FILE is ignored"
+        )
+    return notes
+
+
+def _refusal(answer: Mapping[str, Any], launch: Launch) -> Finding:
+    """SGLang's own no, as a finding. It has no fix of ours: the reason is SGLang's."""
+    where = str(answer.get("where") or "")
+    return Finding(
+        id="SGL001",
+        name="sglang-refuses",
+        severity=Severity.ERROR,
+        message=f"SGLang refuses this launch: {answer['message']}",
+        cause=f"raised in resolution at {where.removeprefix('sglang/srt/')}"
+        if where
+        else "raised in resolution",
+        impact="at start-up, before the weights are loaded",
+        evidence=(Evidence("source", where),) if where else (),
+        summary="SGLang refuses the launch itself",
+        rule_severity=Severity.ERROR,
+    )
+
+
+def _as_typed(given: Mapping[str, Any], gpu: gpus.Gpu) -> dict[str, dict[str, Any]]:
+    """What is known of a launch that was not resolved; to be shown, not to be judged."""
+    shown = {f"args.{name}": {"value": value, "from": "given"} for name, value in given.items()}
+    of_gpu = {"platform": gpu.platform, "name": gpu.name, "sm": gpu.sm, "count": gpu.count}
+    origin = "machine" if gpu.measured else "assumed"
+    return shown | {f"gpu.{k}": {"value": v, "from": origin} for k, v in of_gpu.items() if v is not None}
+
+
+def _could_not(
+    answer: Mapping[str, Any], cmd: command.Command, table: Sequence[options.Option], installed: source.Source
+) -> CouldNotCheck:
+    kind, message = answer["kind"], str(answer.get("message", ""))
+    if kind == "usage":
+        return _bad_usage(message, cmd, table, installed)
+    if kind == "config":
+        return CouldNotCheck(f"--config cannot be used: {message}", "correct the YAML file")
+    if kind == "model":
+        return CouldNotCheck(message, str(answer.get("hint", "")))
+    if kind == "timeout":
+        return CouldNotCheck(message, "run the check again; report it if it stays so")
+    return CouldNotCheck(
+        f"the launch could not be resolved here: {message}",
+        _last_log_line(answer) if kind == "died" else str(answer.get("hint", "")),
+    )
+
+
+def _last_log_line(answer: Mapping[str, Any]) -> str:
+    lines = [line for line in str(answer.get("log") or "").splitlines() if line.strip()]
+    return f"SGLang's last line was: {lines[-1].strip()}" if lines else ""
+
+
+def _bad_usage(
+    message: str, cmd: command.Command, table: Sequence[options.Option], installed: source.Source
+) -> NotAccepted:
+    unknown = message.partition("unrecognized arguments: ")[2].split()
+    flag = next((word.partition("=")[0] for word in unknown if word.startswith("--")), None)
+    if message.startswith("ambiguous option: "):
+        word = message.removeprefix("ambiguous option: ").split()[0].partition("=")[0]
+        return NotAccepted(
+            f"SGLang {installed.version} does not know {word}: {message}",
+            releases.that_have(word, installed.version),
+        )
+    if flag is None:
+        return NotAccepted(f"SGLang {installed.version} does not accept this command: {message}")
+    in_file = "" if any(word.partition("=")[0] == flag for word in cmd.args) else " (from the --config file)"
+    return NotAccepted(
+        f"SGLang {installed.version} does not know {flag}{in_file}",
+        releases.help_with(flag, installed.version, table),
+    )
+
+
+def _in_file(name: str, value: Any) -> str:
+    key = name.replace("_", "-")
+    what = f"remove {key} from" if value in (None, False) else f"set {key} to {value} in"
+    return f"the corrected command needs a change of the --config file too: {what} it"
+
+
+def _corrected(target: _Target, first: _Result) -> tuple[tuple[str, ...] | None, dict[str, Any]]:
+    """The command with the findings' fixes applied, checked again until no error is left, and what has to change in
+    the --config file beside it. None when that fails.
+    """
+    result, cmd = first, target.command
+    edits: dict[str, Any] = {}
+    in_file: dict[str, Any] = {}
+    for _ in range(_ROUNDS):
+        wanted = _fixes(result.report, edits)
+        if not wanted:
+            break
+        edits |= wanted
+        # A switch that the --config file turns on cannot be taken back by a flag: edit the merged arguments.
+        in_file = {
+            k: v for k, v in edits.items() if k in first.from_config and not _settable_over_file(k, v, first)
+        }
+        args, unsettable = options.edit(
+            target.command.args, {k: v for k, v in edits.items() if k not in in_file}, first.table
+        )
+        if unsettable:
+            return None, {}
+        cmd = target.command.with_args(args)
+        try:
+            result = _judged(target, cmd, in_file)
+        except CouldNotCheck:
+            return None, {}
+    if not edits or result.report.errors or not _splits(result.launch):
+        return None, {}
+    return cmd.argv, in_file
+
+
+def _splits(launch: Launch) -> bool:
+    """Whether experts can be split as the launch says: SGLang makes empty groups where EP is larger than TP."""
+    tp, ep = launch.get("args.tp_size"), launch.get("args.ep_size")
+    return not (isinstance(tp, int) and isinstance(ep, int)) or ep <= max(tp, 1)
+
+
+def _settable_over_file(name: str, value: Any, result: _Result) -> bool:
+    """Whether a flag on the command line wins over the --config file for this value."""
+    if value is None:
+        return False
+    kinds = {option.kind for option in result.table if option.field == name}
+    return bool(value) if kinds <= {"true", "const"} else True
+
+
+def _fixes(report: Report, already: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields to change: every error's fix, and the safe fixes of warnings. The worst finding's choice wins."""
+    changes: dict[str, Any] = {}
+    for finding in report.findings:
+        fix = finding.fix
+        if fix is None or finding.severity is Severity.INFO:
+            continue
+        if finding.severity is Severity.WARNING and fix.applicability != "safe":
+            continue
+        for name, value in fix.set.items():
+            if name not in already:
+                changes.setdefault(name, value)
+    return changes
+
+
+def _without_secrets(report: Report, target: _Target, result: _Result) -> Report:
+    env = _secret_env(target.command.environment(dict(target.base)))
+    return redact.report(
+        report, redact.secrets_in((*target.command.argv, *result.merged), env, result.values)
+    )
+
+
+def _secret_env(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if redact.is_secret(name)}

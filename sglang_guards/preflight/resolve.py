@@ -1,0 +1,353 @@
+"""What the helper's forked child does for one request: parse and resolve with SGLang's own code, collect the facts.
+
+An answer has a `kind`: ``facts``; ``usage`` (SGLang's parser says no); ``config`` (the --config file); ``model`` (the
+checkpoint); ``refused`` (SGLang's resolution says no, which is a finding); ``trouble`` (our simulation failed).
+"""
+
+from __future__ import annotations
+
+import argparse
+import linecache
+import os
+import socket
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from sglang_guards import sglang_compat
+from sglang_guards.errors import CouldNotCheck
+from sglang_guards.launch import collect, model_files
+from sglang_guards.launch.facts import Fact
+from sglang_guards.launch.gpus import Gpu
+from sglang_guards.preflight import options, simulated_gpu
+
+#: What SGLang raises when it means no. Everything else is more likely a gap in the simulation.
+_REFUSALS = (ValueError, AssertionError, NotImplementedError, RuntimeError)
+#: RuntimeErrors of torch that say that there is no real GPU here.
+_NO_GPU = (
+    "nvidia driver",
+    "not compiled with cuda",
+    "no cuda gpus",
+    "cuda error",
+    "hip error",
+    "torch not compiled",
+)
+
+
+class _Usage(Exception):
+    """argparse's own words."""
+
+
+@dataclass
+class _Parsed:
+    """What SGLang's parser saw; filled while `prepare_server_args` runs."""
+
+    request: Mapping[str, Any]
+    table: tuple[options.Option, ...] = ()
+    merged: tuple[str, ...] = ()
+    given: dict[str, Any] = field(default_factory=dict)
+    done: bool = False
+    #: Temporary folder -> the model path that the operator gave.
+    stands_for: dict[str, str] = field(default_factory=dict)
+    draft_unknown: bool = False
+
+
+def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Parse, resolve and collect one launch. Never raises for what an operator can get wrong."""
+    _no_network()
+    simulated_gpu.strike(Gpu(**request["gpu"]))
+    parsed = _Parsed(request)
+    try:
+        args = _serve_args(request["args"]) if request["serve"] else list(request["args"])
+        result = _resolve(args, parsed)
+    except CouldNotCheck as error:
+        result = {"kind": "model", "message": error.message, "hint": error.hint}
+    except _Usage as error:
+        result = {"kind": "usage", "message": str(error)}
+    except ImportError as error:
+        result = _trouble(error)
+    except (Exception, SystemExit) as error:
+        result = _failure(error, parsed)
+    result["table"] = [option.to_dict() for option in parsed.table]
+    result["from_config"] = list(_only_in_config(request["args"], parsed))
+    result["merged"] = list(parsed.merged)
+    result["given"] = {name: collect.plain(value) for name, value in parsed.given.items()}
+    return {k: _renamed(v, parsed.stands_for) if k != "table" else v for k, v in result.items()}
+
+
+def _serve_args(args: Sequence[str]) -> list[str]:
+    """``sglang serve`` takes arguments of its own first; the installed release's code says which."""
+    from sglang.cli import serve
+
+    words = list(args)
+    kind = "auto"
+    try:
+        if hasattr(serve, "_extract_model_type_override"):
+            kind, words = serve._extract_model_type_override(words)
+        if hasattr(serve, "_normalize_positional_model_path"):
+            words, _ = serve._normalize_positional_model_path(words)
+    except Exception as error:
+        raise _Usage(str(error).removeprefix("Error: ")) from None
+    if kind not in ("auto", "llm"):
+        raise _Usage(f"--model-type {kind} starts another kind of server; only language models are checked")
+    return words
+
+
+def _resolve(args: list[str], parsed: _Parsed) -> dict[str, Any]:
+    from sglang.srt.server_args import prepare_server_args
+
+    original = argparse.ArgumentParser.parse_args
+
+    def parse_args(parser: argparse.ArgumentParser, words: Any = None, namespace: Any = None) -> Any:
+        if parsed.done:
+            return original(parser, words, namespace)
+        parsed.done = True
+        return _parse(original, parser, list(words), parsed)
+
+    argparse.ArgumentParser.parse_args = parse_args  # type: ignore[method-assign,assignment]
+    server_args = prepare_server_args(args)
+    view = sglang_compat.resolve(server_args)
+    if str(view.model_path).lower() not in collect.DUMMY_PATHS:  # it wants a model name, which those have not
+        check = getattr(server_args, "check_server_args", None)  # a nightly may have moved it
+        if check is not None:
+            check()
+    view = sglang_compat.view(server_args)
+    problems: list[str] = []
+    typed = options.typed(parsed.merged, parsed.table)
+    facts = collect.collect(
+        view,
+        typed=typed,
+        given=parsed.given,
+        env=dict(os.environ),
+        gpu=Gpu(**parsed.request["gpu"]),
+        problems=problems,
+    )
+    if "random_seed" not in parsed.given:  # drawn anew in every process
+        facts.pop("args.random_seed", None)
+    if parsed.draft_unknown:
+        facts = {
+            k: v for k, v in facts.items() if not k.startswith("draft_model.") or k == "draft_model.exists"
+        }
+        facts["draft_model.built_in"] = Fact(False, "given")
+    return {
+        "kind": "facts",
+        "facts": {name: [fact.value, fact.origin, fact.where] for name, fact in facts.items()},
+        "typed": typed,
+        "problems": problems,
+        "draft_unknown": parsed.draft_unknown,
+    }
+
+
+def _parse(
+    original: Any, parser: argparse.ArgumentParser, words: list[str], parsed: _Parsed
+) -> argparse.Namespace:
+    """SGLang's parser on the merged arguments, with what we need to know noted on the way."""
+    from sglang.srt.server_args import ServerArgs
+
+    fields = sglang_compat.fields(ServerArgs)
+    parsed.table = options.table(parser, fields)
+    edited, _ = options.edit(words, parsed.request.get("edits") or {}, parsed.table)
+    parsed.merged = edited
+    _say_instead_of_exit(parser)
+    namespace: argparse.Namespace = original(parser, list(edited))
+    parsed.given = _given(original, parser, list(edited), fields)
+    _prepare_model(namespace, parsed)
+    return namespace
+
+
+def _say_instead_of_exit(parser: argparse.ArgumentParser) -> None:
+    def error(message: str) -> NoReturn:
+        raise _Usage(message)
+
+    def leave(status: int = 0, message: str | None = None) -> NoReturn:
+        raise _Usage((message or "").strip() or "the command only prints help or a version")
+
+    parser.error = error  # type: ignore[method-assign]
+    parser.exit = leave  # type: ignore[method-assign]
+    parser.print_help = lambda file=None: None  # type: ignore[method-assign]
+
+
+def _given(
+    original: Any, parser: argparse.ArgumentParser, words: list[str], fields: Sequence[str]
+) -> dict[str, Any]:
+    """The fields that the operator set, with their values: parse once more with no defaults at all."""
+    kept = [(action, action.default) for action in parser._actions]
+    parser_defaults, parser._defaults = parser._defaults, {}
+    try:
+        for action in parser._actions:
+            action.default = argparse.SUPPRESS
+        values = vars(original(parser, words))
+    finally:
+        for action, default in kept:
+            action.default = default
+        parser._defaults = parser_defaults
+    names = {action.dest: options.field_of(action, fields) for action in parser._actions}
+    return {names.get(dest, dest): value for dest, value in values.items()}
+
+
+def _prepare_model(namespace: argparse.Namespace, parsed: _Parsed) -> None:
+    """Point the model path at something that can be read offline, or say why it cannot."""
+    request, path = parsed.request, str(namespace.model_path)
+    if path.lower() in collect.DUMMY_PATHS:
+        return
+    given = request.get("model_config")
+    if given:
+        file = Path(given)
+        folder = file if file.is_dir() else file.parent
+        namespace.model_path = _laid_out(model_files.read(file), folder, path, parsed)
+    else:
+        namespace.model_path = _readable(path, getattr(namespace, "revision", None), parsed)
+    draft = getattr(namespace, "speculative_draft_model_path", None)
+    if draft is None:
+        return
+    if draft == path:
+        namespace.speculative_draft_model_path = namespace.model_path
+        return
+    try:
+        namespace.speculative_draft_model_path = _readable(draft, None, parsed)
+    except CouldNotCheck:
+        # SGLang needs some config to resolve with; the draft's facts stay unknown.
+        parsed.draft_unknown = True
+        namespace.speculative_draft_model_path = namespace.model_path
+
+
+def _laid_out(config: dict[str, Any], beside: Path, path: str, parsed: _Parsed) -> str:
+    folder = str(model_files.lay_out(config, beside, path, Path(parsed.request["scratch"])))
+    parsed.stands_for[folder] = path
+    return folder
+
+
+def _readable(path: str, revision: str | None, parsed: _Parsed) -> str:
+    """`path` itself, or a copy of its config without code; raises `CouldNotCheck` when it is not on this machine."""
+    local = Path(path).expanduser()
+    if local.is_dir():
+        if not (local / model_files.CONFIG).exists():
+            if any(local.iterdir()):
+                return path
+            raise CouldNotCheck(f"model path {path} is an empty folder", "give the folder of the checkpoint")
+        config = model_files.read(local)
+        return _laid_out(config, local, path, parsed) if model_files.has_code(config) else path
+    if local.is_file():
+        return path
+    if model_files.looks_local(path) and "://" not in path:
+        raise CouldNotCheck(f"model path {path} does not exist", "correct --model-path")
+    snapshot = None if "://" in path or _modelscope() else _cached(path, revision)
+    if snapshot is None:
+        raise CouldNotCheck(
+            f"model {path} is neither a folder here nor in this machine's Hugging Face cache, and check stays offline",
+            "give the checkpoint's config.json with --model-config PATH",
+        )
+    config = model_files.read(snapshot)
+    return _laid_out(config, snapshot, path, parsed) if model_files.has_code(config) else path
+
+
+def _modelscope() -> bool:
+    return os.environ.get("SGLANG_USE_MODELSCOPE", "").lower() in ("1", "true", "yes")
+
+
+def _cached(repo: str, revision: str | None) -> Path | None:
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        found = try_to_load_from_cache(repo, model_files.CONFIG, revision=revision)
+    except ValueError:  # not a repository id
+        return None
+    return Path(found).parent if isinstance(found, str) else None
+
+
+def _only_in_config(args: Sequence[str], parsed: _Parsed) -> tuple[str, ...]:
+    """Fields that only the --config file sets."""
+    typed_here = {use.option.field for use in options.uses(args, parsed.table)}
+    return tuple(sorted({u.option.field for u in options.uses(parsed.merged, parsed.table)} - typed_here))
+
+
+def _failure(error: BaseException, parsed: _Parsed) -> dict[str, Any]:
+    message = _reason(error)
+    if not parsed.done:
+        return {"kind": "config", "message": message}
+    text = str(error).lower()
+    blocked = isinstance(error, RuntimeError) and any(word in text for word in _NO_GPU)
+    if "trust_remote_code" in text or "does not recognize this architecture" in text:
+        return {
+            "kind": "trouble",
+            "message": "the installed transformers does not know this model type, "
+            "and code that a checkpoint brings is never run",
+        }
+    if not isinstance(error, _REFUSALS) or blocked or isinstance(error, UnicodeError):
+        return _trouble(error)
+    if parsed.draft_unknown:
+        return {
+            "kind": "trouble",
+            "message": f"SGLang could not resolve the launch while the draft model is unknown: {message}",
+        }
+    return {"kind": "refused", "message": message, "where": _where(error)}
+
+
+def _trouble(error: BaseException) -> dict[str, Any]:
+    place = f" ({where})" if (where := _where(error)) else ""
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    return {"kind": "trouble", "message": f"{type(error).__name__}: {_reason(error)}{place}", "trace": trace}
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of what was raised; an assertion without text is its own source line."""
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    if lines:
+        return lines[0]
+    frame = traceback.extract_tb(error.__traceback__)[-1:]
+    return (linecache.getline(frame[0].filename, frame[0].lineno or 0).strip() if frame else "") or type(
+        error
+    ).__name__
+
+
+def _where(error: BaseException) -> str:
+    """``sglang/srt/…:line`` of the innermost frame in SGLang."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        _, found, rest = frame.filename.rpartition("/sglang/")
+        if found:
+            return f"sglang/{rest}:{frame.lineno}"
+    return ""
+
+
+def _renamed(value: Any, names: Mapping[str, str]) -> Any:
+    """Our temporary folders by the names that the operator gave."""
+    if isinstance(value, str):
+        for folder, name in names.items():
+            value = value.replace(folder, name)
+        return value
+    if isinstance(value, dict):
+        return {k: _renamed(v, names) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_renamed(v, names) for v in value]
+    return value
+
+
+def _no_network() -> None:
+    """Refuse every connection that would leave this machine, whatever asks for it."""
+    connect = socket.socket.connect
+
+    def guarded(self: socket.socket, address: Any) -> None:
+        local = self.family == socket.AF_UNIX or (isinstance(address, tuple) and address[0] in _LOOPBACK)
+        if self.type & socket.SOCK_STREAM and not local:
+            raise OSError("sglang-guards check stays offline")
+        connect(self, address)
+
+    lookup = socket.getaddrinfo
+
+    def getaddrinfo(host: Any, *args: Any, **kwargs: Any) -> Any:
+        name = host.decode() if isinstance(host, bytes) else host
+        if name is None or name in _LOOPBACK or name == socket.gethostname() or _is_number(name):
+            return lookup(host, *args, **kwargs)
+        raise socket.gaierror(socket.EAI_NONAME, "sglang-guards check stays offline")
+
+    socket.socket.connect = guarded  # type: ignore[method-assign,assignment]
+    socket.getaddrinfo = getaddrinfo
+
+
+_LOOPBACK = frozenset({"", "localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})
+
+
+def _is_number(host: str) -> bool:
+    return ":" in host or host.replace(".", "").isdigit()

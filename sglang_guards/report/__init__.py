@@ -1,0 +1,1 @@
+"""The report as data, and its formats. Nothing here reads SGLang or asks a rule."""

@@ -1,0 +1,348 @@
+"""Follow a function by hand for given values of a few names, in three-valued logic.
+
+Conditions are evaluated rather than compared with texts, so that a probe understands a condition however
+it is written, and says that it cannot tell as soon as something unknown decides.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sglang_guards.source.syntax.nodes import children, walk
+from sglang_guards.source.syntax.slicing import Unknown
+
+
+class _Unknown:
+    def __repr__(self) -> str:
+        return "UNKNOWN"
+
+
+UNKNOWN: Final = _Unknown()
+_MOST_PATHS = 128
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], object]] = {
+    ast.Is: operator.is_, ast.IsNot: operator.is_not, ast.Eq: operator.eq, ast.NotEq: operator.ne,
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+    ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A member of an enum with `is_x()` methods, as SGLang's backends are."""
+
+    name: str
+
+
+class Enum:
+    """An enum class such as MoeRunnerBackend: its members are Choices, `TRITON` is Choice("triton")."""
+
+
+def truth(value: object) -> bool | None:
+    return None if value is UNKNOWN else bool(value)
+
+
+def terminal_name(node: ast.expr) -> str | None:
+    """Last name of `a`, `a.b.c`, `a.b.c(...)`: what a fact is called wherever it is read from."""
+    if isinstance(node, ast.Call):
+        node = node.func
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else None
+
+
+@dataclass
+class World:
+    """What is assumed: `pinned` names keep their value whatever is assigned, `seen` grows with assignments."""
+
+    pinned: Mapping[str, object]
+    seen: dict[str, object] = field(default_factory=dict)
+
+    def value(self, node: ast.expr) -> object:
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, ast.Name):
+            return self.pinned.get(node.id, self.seen.get(node.id, UNKNOWN))
+        if isinstance(node, ast.Attribute):
+            if isinstance(node.value, ast.Name) and isinstance(self.pinned.get(node.value.id), Enum):
+                return Choice(node.attr.lower())
+            return self.pinned.get(node.attr, UNKNOWN)
+        if isinstance(node, ast.Call):
+            return self._call(node)
+        if isinstance(node, ast.Subscript):
+            return self.pinned.get(ast.unparse(node), UNKNOWN)
+        if isinstance(node, ast.BoolOp):
+            return self._bool_op(node)
+        if isinstance(node, ast.UnaryOp):
+            return self._unary(node)
+        if isinstance(node, ast.Compare):
+            return self._compare(node)
+        if isinstance(node, ast.IfExp):
+            test = truth(self.value(node.test))
+            if test is not None:
+                return self.value(node.body if test else node.orelse)
+            return _joined(self.value(node.body), self.value(node.orelse))
+        if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
+            values = [self.value(item) for item in node.elts]
+            return UNKNOWN if any(value is UNKNOWN for value in values) else tuple(values)
+        return UNKNOWN
+
+    def _call(self, node: ast.Call) -> object:
+        name = terminal_name(node)
+        if name and isinstance(node.func, ast.Attribute) and name.startswith(("is_", "startswith")):
+            owner = self.value(node.func.value)
+            if isinstance(owner, Choice):
+                return owner.name == name[3:]
+            if isinstance(owner, str) and len(node.args) == 1 and isinstance(node.args[0], ast.Constant):
+                return owner.startswith(str(node.args[0].value))
+        if name == "getattr" and len(node.args) >= 2 and isinstance(node.args[1], ast.Constant):
+            return self.pinned.get(str(node.args[1].value), UNKNOWN)
+        if name == "bool" and len(node.args) == 1:
+            value = self.value(node.args[0])
+            return value if value is UNKNOWN else bool(value)
+        if name in ("any", "all") and len(node.args) == 1 and isinstance(node.args[0], (ast.Tuple, ast.List)):
+            return self._fold(node.args[0].elts, stop=name == "any")
+        return self.pinned.get(name, UNKNOWN) if name else UNKNOWN
+
+    def _fold(self, operands: Sequence[ast.expr], stop: bool) -> object:
+        """Kleene's `or` (stop=True) or `and` (stop=False) over truth values."""
+        unknown = False
+        for operand in operands:
+            known = truth(self.value(operand))
+            if known is stop:
+                return stop
+            unknown = unknown or known is None
+        return UNKNOWN if unknown else not stop
+
+    def _bool_op(self, node: ast.BoolOp) -> object:
+        return self._fold(node.values, stop=isinstance(node.op, ast.Or))
+
+    def _unary(self, node: ast.UnaryOp) -> object:
+        value = self.value(node.operand)
+        if value is UNKNOWN:
+            return UNKNOWN
+        if isinstance(node.op, ast.Not):
+            return not value
+        return -value if isinstance(node.op, ast.USub) and isinstance(value, (int, float)) else UNKNOWN
+
+    def _compare(self, node: ast.Compare) -> object:
+        values = [self.value(part) for part in (node.left, *node.comparators)]
+        unknown = False
+        for op, left, right, part in zip(node.ops, values, values[1:], node.comparators, strict=False):
+            compare = _COMPARE[type(op)]
+            if (
+                right is UNKNOWN
+                and isinstance(op, ast.In)
+                and isinstance(part, (ast.Tuple, ast.List, ast.Set))
+            ):
+                # one known item is enough, whatever the others are (`x in [a, *more]`)
+                items = [self.value(item) for item in part.elts]
+                right = tuple(items) if left is not UNKNOWN and left in items else UNKNOWN
+            if left is UNKNOWN or right is UNKNOWN:
+                unknown = True
+                continue
+            try:
+                if not compare(left, right):
+                    return False
+            except TypeError:
+                unknown = True
+        return UNKNOWN if unknown else True
+
+    def live(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Nodes of an expression that may be evaluated: branches that cannot be taken are left out."""
+        yield node
+        if isinstance(node, ast.IfExp):
+            test = truth(self.value(node.test))
+            yield from self.live(node.test)
+            for taken, branch in ((test is not False, node.body), (test is not True, node.orelse)):
+                if taken:
+                    yield from self.live(branch)
+        elif isinstance(node, ast.BoolOp):
+            stop = isinstance(node.op, ast.Or)
+            for operand in node.values:
+                yield from self.live(operand)
+                if truth(self.value(operand)) is stop:
+                    break
+        elif not isinstance(node, ast.Lambda):
+            for child in children(node):
+                yield from self.live(child)
+
+
+def _joined(one: object, other: object) -> object:
+    return one if one is not UNKNOWN and other is not UNKNOWN and one == other else UNKNOWN
+
+
+@dataclass(frozen=True)
+class Step:
+    """A statement that is reached, and the nodes of its own expressions that may be evaluated."""
+
+    node: ast.stmt
+    live: tuple[ast.AST, ...]
+
+
+@dataclass(frozen=True)
+class Path:
+    """One way through a body. `end` is the return or raise that ends it, None where it runs off the end."""
+
+    steps: tuple[Step, ...]
+    end: ast.stmt | None
+    seen: Mapping[str, object]
+
+
+def paths(body: Sequence[ast.stmt], world: World, watch: bool = True) -> list[Path]:
+    """Every way through the body: an unknown condition goes both ways. Loops are gone through once.
+
+    Without `watch` no steps are kept, only how each way ends and what names hold then.
+    """
+    found: list[Path] = []
+    _walk(list(body), World(world.pinned, dict(world.seen)), [] if watch else None, found)
+    return found
+
+
+def _walk(rest: list[ast.stmt], world: World, steps: list[Step] | None, found: list[Path]) -> None:
+    while rest:
+        node, rest = rest[0], rest[1:]
+        if steps is not None:
+            live = tuple(item for part in _own_parts(node) for item in world.live(part))
+            steps.append(Step(node, live))
+        if isinstance(node, (ast.Return, ast.Raise)):
+            found.append(Path(tuple(steps or ()), node, world.seen))
+            return
+        if isinstance(node, ast.If):
+            test = truth(world.value(node.test))
+            if test is None:
+                if len(found) >= _MOST_PATHS:
+                    raise Unknown("too many conditions are unknown")
+                _walk([*node.orelse, *rest], _assuming(world, node.test, False), steps and list(steps), found)
+                world, test = _assuming(world, node.test, True), True
+            rest = [*(node.body if test else node.orelse), *rest]
+        elif isinstance(node, (ast.For, ast.While, ast.With, ast.Try)):
+            if isinstance(node, ast.For):
+                _assign(node.target, UNKNOWN, world)
+            rest = [*node.body, *rest]
+        else:
+            _simple(node, world)
+    found.append(Path(tuple(steps or ()), None, world.seen))
+
+
+def _assuming(world: World, test: ast.expr, value: bool) -> World:
+    """A copy for one side of an unknown test; a bare name keeps that value from here on."""
+    side = World(world.pinned, dict(world.seen))
+    if isinstance(test, ast.Name):
+        side.seen[test.id] = value
+    return side
+
+
+def _simple(node: ast.stmt, world: World) -> None:
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            _assign(target, world.value(node.value), world)
+    elif isinstance(node, ast.AnnAssign) and node.value is not None:
+        _assign(node.target, world.value(node.value), world)
+    elif isinstance(node, ast.AugAssign):
+        value: object = UNKNOWN
+        if isinstance(node.op, (ast.BitAnd, ast.BitOr)):
+            op = ast.And() if isinstance(node.op, ast.BitAnd) else ast.Or()
+            load = ast.Name(node.target.id, ast.Load()) if isinstance(node.target, ast.Name) else node.value
+            value = world.value(ast.BoolOp(op, [load, node.value]))
+        _assign(node.target, value, world)
+
+
+def _assign(target: ast.expr, value: object, world: World) -> None:
+    if isinstance(target, ast.Name):
+        world.seen[target.id] = value
+    elif isinstance(target, (ast.Tuple, ast.List)):
+        for item in target.elts:
+            _assign(item, UNKNOWN, world)
+
+
+def _own_parts(node: ast.stmt) -> Iterator[ast.expr]:
+    """Expressions that the statement itself evaluates, without those of nested statements."""
+    for child in children(node):
+        if isinstance(child, ast.expr):
+            yield child
+        elif isinstance(child, ast.withitem):
+            yield child.context_expr
+
+
+def statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """All statements, nested ones too, without looking into expressions."""
+    for node in body:
+        yield node
+        for block in ("body", "orelse", "finalbody"):
+            yield from statements(getattr(node, block, ()))
+
+
+def pruned(body: Sequence[ast.stmt], seeds: set[str], *, decide_only: bool = False) -> list[ast.stmt]:
+    """The body without what cannot matter to `seeds`.
+
+    Keeps statements that name a seed, returns, and whatever assigns a name that these depend on: a function of
+    400 lines comes down to some thirty statements.
+
+    With `decide_only` statements that use a seed without assigning it are left out as well.
+    """
+    pruner = _Pruner(set() if decide_only else seeds, set(seeds))
+    while True:
+        before = len(pruner.wanted)
+        kept = pruner.prune(body)
+        if len(pruner.wanted) == before:
+            return kept
+
+
+@dataclass
+class _Pruner:
+    uses: set[str]
+    wanted: set[str]
+    names: dict[int, tuple[set[str], set[str]]] = field(default_factory=dict)
+
+    def of(self, node: ast.stmt) -> tuple[set[str], set[str]]:
+        """Names that the statement itself uses, names that it assigns."""
+        if id(node) not in self.names:
+            used: set[str] = set()
+            assigned: set[str] = set()
+            for part in _own_parts(node):
+                for item in walk(part):
+                    if isinstance(item, ast.Name):
+                        (used if isinstance(item.ctx, ast.Load) else assigned).add(item.id)
+                    elif isinstance(item, ast.Attribute):
+                        used.add(item.attr)
+            if isinstance(node, ast.AugAssign):
+                used |= assigned
+            self.names[id(node)] = used, assigned
+        return self.names[id(node)]
+
+    def prune(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
+        kept: list[ast.stmt] = []
+        for node in body:
+            if isinstance(node, (ast.If, ast.For, ast.While, ast.With, ast.Try)):
+                inner, other = self.prune(node.body), self.prune(getattr(node, "orelse", []))
+                if inner or other:
+                    self.wanted |= self.of(node)[0]
+                    kept.append(_with_blocks(node, inner, other))
+            elif isinstance(node, ast.Return):
+                kept.append(node)
+            elif not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                used, assigned = self.of(node)
+                if assigned & self.wanted:
+                    self.wanted |= used
+                    kept.append(node)
+                elif used & self.uses or assigned & self.uses:
+                    kept.append(node)
+        return kept
+
+
+def _with_blocks(node: ast.stmt, body: list[ast.stmt], orelse: list[ast.stmt]) -> ast.stmt:
+    shell = copy.copy(node)
+    for name, block in (
+        ("body", body or [ast.Pass()]),
+        ("orelse", orelse),
+        ("handlers", []),
+        ("finalbody", []),
+    ):
+        if name in node._fields:
+            setattr(shell, name, block)
+    return shell

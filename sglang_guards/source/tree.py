@@ -1,0 +1,279 @@
+"""Facts about an SGLang source tree, read from its text and never from its version number.
+
+A nightly, a fork and a patched tree answer for themselves. Nothing of SGLang is imported; each probe cuts the
+few functions that it needs out of a file and parses only those, because parsing a whole `server_args.py` takes
+longer than everything else that happens at start-up.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from typing import TypeVar
+
+from sglang_guards.source.syntax.slicing import Unknown, block_ends, field_names, parse_at, within
+
+__all__ = ["PROBES", "Answer", "Code", "Items", "Probe", "Source", "Unknown", "find", "probe"]
+
+#: Modules that register probes, in the order in which they are searched.
+PROBE_MODULES = (
+    "probes.fused_sum",
+    "probes.fused_sum_kernel",
+    "probes.args_resolution",
+    "probes.moe_runner",
+    "probes.allreduce_fusion",
+    "probes.allreduce_fusion_sums",
+    "probes.flag_readers",
+    "probes.moe_faults",
+    "probes.launch_faults",
+    "models.fusion_contract",
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One fact. `value` is None where the source could not be understood; `where` is the deciding line."""
+
+    value: bool | None
+    where: str | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Items:
+    """A fact that is a list of names; `values` is None where it could not be read."""
+
+    values: tuple[str, ...] | None
+    where: str | None = None
+
+
+@dataclass(frozen=True)
+class Probe:
+    name: str
+    doc: str
+    fn: Callable[[Source], Answer | Items]
+
+
+PROBES: dict[str, Probe] = {}
+_Fn = TypeVar("_Fn", bound=Callable[["Source"], "Answer | Items"])
+
+
+def probe(name: str, doc: str) -> Callable[[_Fn], _Fn]:
+    """Register a function of a Source as the probe `name`."""
+
+    def register(fn: _Fn) -> _Fn:
+        PROBES[name] = Probe(name, doc, fn)
+        return fn
+
+    return register
+
+
+@dataclass(frozen=True)
+class Code:
+    """A parsed piece of one file; line numbers of `node` are those of the file."""
+
+    rel: str
+    node: ast.stmt
+
+    def where(self, node: ast.AST | None = None) -> str:
+        line = getattr(self.node if node is None else node, "lineno", 0)
+        return f"{self.rel}:{line}"
+
+
+class Source:
+    """One SGLang source tree. Every file is read once, every probe runs once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._texts: dict[str, str | None] = {}
+        self._lines: dict[str, Sequence[str]] = {}
+        self._codes: dict[tuple[str, str], Code | None] = {}
+        self._answers: dict[str, Answer | Items] = {}
+        #: Intermediate results that several probes of one family share.
+        self.memo: dict[str, object] = {}
+
+    @cached_property
+    def version(self) -> str:
+        """The version as installed, «unknown» where the tree does not say."""
+        infos = sorted(self.root.parent.glob("sglang-*.dist-info"))
+        if len(infos) == 1:
+            return infos[0].name[len("sglang-") : -len(".dist-info")]
+        for rel in ("sglang/_version.py", "sglang/version.py"):
+            pattern = r"^__version__\s*=.*?['\"]([^'\"]+)['\"]"
+            if found := re.search(pattern, self.text(rel) or "", re.MULTILINE):
+                return found[1]
+        return "unknown"
+
+    # -- questions ------------------------------------------------------------------------------------------
+
+    def ask(self, name: str) -> Answer:
+        """The answer of probe `name`; never raises."""
+        found = self._run(name)
+        return found if isinstance(found, Answer) else Answer(None, found.where, f"{name} is a list of names")
+
+    def list(self, name: str) -> Items:
+        """The names that probe `name` lists; never raises."""
+        found = self._run(name)
+        return found if isinstance(found, Items) else Items(None, found.where)
+
+    def _run(self, name: str) -> Answer | Items:
+        if name not in self._answers:
+            self._answers[name] = self._ask(name)
+        return self._answers[name]
+
+    def _ask(self, name: str) -> Answer | Items:
+        try:
+            found = find_probe(name)
+            return found.fn(self) if found else Answer(None, None, f"there is no probe {name}")
+        except Unknown as why:
+            return Answer(None, None, str(why))
+        except SyntaxError as why:
+            return Answer(None, None, f"cannot be parsed: {why.msg}")
+        except Exception as why:  # a probe may never stop a server
+            return Answer(None, None, f"probe {name} failed: {type(why).__name__}: {why}")
+
+    def flags(self) -> frozenset[str] | None:
+        """Names of all server arguments that this tree knows (argparse's `dest`), None if none was found."""
+        names = field_names(self.text("sglang/srt/server_args.py") or "", r"ServerArgs")
+        for rel in self.files("sglang/srt/arg_groups/fields", "*.py"):
+            names |= field_names(self.text(rel) or "", r"\w+")
+        return frozenset(names) or None
+
+    # -- reading --------------------------------------------------------------------------------------------
+
+    def text(self, rel: str) -> str | None:
+        """The file's text, newlines unified, None where it cannot be read. `rel` begins with `sglang/`."""
+        if rel not in self._texts:
+            try:
+                data = self.path(rel).read_bytes()
+            except OSError:
+                self._texts[rel] = None
+            else:
+                text = data.decode("utf-8", errors="replace")
+                self._texts[rel] = text.replace("\r\n", "\n") if "\r" in text else text
+        return self._texts[rel]
+
+    def lines(self, rel: str) -> Sequence[str]:
+        if rel not in self._lines:
+            self._lines[rel] = (self.text(rel) or "").split("\n")
+        return self._lines[rel]
+
+    def path(self, rel: str) -> Path:
+        return self.root.joinpath(*rel.split("/")[1:])
+
+    def exists(self, rel: str) -> bool:
+        return self.path(rel).exists()
+
+    def files(self, folder: str, pattern: str) -> Sequence[str]:
+        """Files below `folder` that match, sorted, as `sglang/…`; empty where there is no such folder."""
+        return sorted(
+            f"sglang/{p.relative_to(self.root).as_posix()}" for p in self.path(folder).glob(pattern)
+        )
+
+    def first(self, *candidates: str) -> str | None:
+        """The first candidate that exists: files move between folders from release to release."""
+        return next((rel for rel in candidates if self.text(rel) is not None), None)
+
+    def line(self, rel: str, pattern: str) -> int | None:
+        """Number of the first line in which the pattern begins (`^` and `$` match at lines)."""
+        text = self.text(rel) or ""
+        found = re.search(pattern, text, re.MULTILINE)
+        return text.count("\n", 0, found.start()) + 1 if found else None
+
+    def need(self, *candidates: str) -> str:
+        """`first`, or Unknown."""
+        rel = self.first(*candidates)
+        if rel is None:
+            raise Unknown(f"{candidates[0]} is not in this tree")
+        return rel
+
+    def function(self, candidates: str | Sequence[str], qualname: str) -> Code:
+        """The function, class or «Class.method» of the first file that exists; Unknown if it has none."""
+        found = self.maybe(candidates, qualname)
+        if found is None:
+            raise Unknown(
+                f"{qualname} was not found in {candidates if isinstance(candidates, str) else candidates[0]}"
+            )
+        return found
+
+    def maybe(self, candidates: str | Sequence[str], qualname: str) -> Code | None:
+        """`function`, with None where it is missing; SyntaxError where it cannot be parsed."""
+        rel = self.first(*([candidates] if isinstance(candidates, str) else candidates))
+        if rel is None:
+            return None
+        if (rel, qualname) not in self._codes:
+            self._codes[rel, qualname] = self._cut(rel, qualname)
+        return self._codes[rel, qualname]
+
+    def _cut(self, rel: str, qualname: str) -> Code | None:
+        text = self.text(rel) or ""
+        start, inside, stop, depth = 0, 0, len(text), 0
+        for name in qualname.split("."):
+            heads = re.compile(rf"^( *)(?:async def|def|class) {re.escape(name)}\b", re.MULTILINE)
+            found = list(heads.finditer(text, inside, stop))
+            if not found:
+                return None
+            depth = min(len(head[1]) for head in found)
+            head = [one for one in found if len(one[1]) == depth][
+                -1
+            ]  # of two definitions the later one counts
+            start, inside = head.start(), head.end()
+            stop = min(stop, next(block_ends(text, start, depth)))
+        return Code(rel, parse_at(text, start, depth))
+
+    def naming(self, code: Code, word: str) -> Sequence[ast.stmt]:
+        """The innermost statements of a piece of code whose text holds the word, in order."""
+        lines = self.lines(code.rel)
+        hits = [n for n in range(code.node.lineno, (code.node.end_lineno or 0) + 1) if word in lines[n - 1]]
+        return within([code.node], hits)
+
+    def statement(self, rel: str, pattern: str) -> Code | None:
+        """The statement that begins at the first line matching `pattern` (which begins with `^`)."""
+        text = self.text(rel) or ""
+        found = re.search(pattern, text, re.MULTILINE)
+        if not found:
+            return None
+        depth = len(found[0]) - len(found[0].lstrip(" "))
+        return Code(rel, parse_at(text, found.start(), depth))
+
+
+def find_probe(name: str) -> Probe | None:
+    """The probe, importing the modules that hold probes only as far as needed."""
+    for module in PROBE_MODULES:
+        if name in PROBES:
+            break
+        importlib.import_module(f"sglang_guards.source.{module}")
+    return PROBES.get(name)
+
+
+def find(path: Path | None = None) -> Source | None:
+    """The SGLang tree in `path` (the folder `sglang/` or the one that holds it), or the installed one.
+
+    The installed package is located as Python would locate it, without importing it.
+    """
+    candidates = [path / "sglang", path] if path else [Path(place) for place in _installed()]
+    return next((Source(place) for place in candidates if (place / "srt").is_dir()), None)
+
+
+def _installed() -> Sequence[str]:
+    """Folders of the package `sglang`: where it was imported from, on sys.path, by an editable install's finder."""
+    places = [*getattr(sys.modules.get("sglang"), "__path__", ())]
+    specs: tuple[Callable[[], ModuleSpec | None], ...] = (
+        lambda: PathFinder.find_spec("sglang", sys.path),
+        lambda: importlib.util.find_spec("sglang"),
+    )
+    for locate in specs:
+        try:
+            spec = locate()
+        except (ImportError, ValueError, AttributeError):
+            continue
+        places += (spec.submodule_search_locations if spec else None) or ()
+    return places

@@ -1,0 +1,158 @@
+"""The rows of the verdict table on launches built by hand: what was asked, the effect, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sglang_guards.flag_table.rows import requested
+from sglang_guards.flag_table.table import verdicts
+from sglang_guards.launch.facts import Fact, Launch
+from sglang_guards.report.model import FlagVerdict
+from tests.contract.tables import source
+from tests.unit.hazard_cases import BASE
+
+#: What a resolved launch has beside the facts of the hazard rules.
+MORE: dict[str, Any] = {
+    "args.flashinfer_allreduce_fusion_backend": None, "args.num_continuous_decode_steps": 1,
+    "args.schedule_policy": "fcfs", "args.disable_radix_cache": False, "args.schedule_conservativeness": 1.0,
+    "args.mem_fraction_static": 0.85, "args.cuda_graph_max_bs_decode": None, "args.cuda_graph_config":
+    "CudaGraphConfig(decode=PhaseConfig(backend='full', max_bs=256, bs=[1]), prefill=PhaseConfig(backend='disabled'))",
+    "args.triton_attention_reduce_in_fp32": False, "args.enable_deterministic_inference": False,
+    "args.attention_backend": "fa3", "gpu.memory_gib": 140.4, "model.dtype": "bfloat16", "args.kt_weight_path": None,
+    "args.rl_on_policy_target": None, "args.enable_paged_experts": False, "args.dtype": "auto",
+}  # fmt: skip
+
+
+def launch(
+    release: str = "0.5.15", given: tuple[str, ...] = (), typed: dict[str, str] | None = None, **args: Any
+) -> Launch:
+    """A launch whose `args` (and dotted facts, with __ for the dot) are changed; those in `given` were typed."""
+    values = {
+        **BASE,
+        **MORE,
+        **{k.replace("__", ".") if "__" in k else f"args.{k}": v for k, v in args.items()},
+    }
+    facts = {}
+    for name, value in values.items():
+        field = name.removeprefix("args.")
+        origin = "given" if field in given else "resolved" if field in args else "default"
+        facts[name] = Fact(value, origin)
+    return Launch(facts, typed=typed or {}, source=source(release))
+
+
+def row(flag: str, made: Launch) -> FlagVerdict:
+    return next(r for r in verdicts(made) if r.flag == flag)
+
+
+def test_every_row_is_made_and_none_fails() -> None:
+    rows = verdicts(launch())
+    assert len(rows) == 16  # 18 flags, without a draft and without speculation
+    assert all(r.source for r in rows), [r.flag for r in rows if not r.source]
+    assert not [r for r in rows if "could not be told" in r.why]
+
+
+def test_a_launch_that_was_not_resolved_has_no_rows() -> None:
+    assert verdicts(Launch({})) == ()
+
+
+def test_a_missing_fact_is_named_and_costs_one_row() -> None:
+    made = launch(given=("moe_a2a_backend",), moe_a2a_backend="deepep")
+    known = {name: fact for name, fact in made.facts.items() if name != "model.is_moe"}
+    rows = {r.flag: r for r in verdicts(Launch(known, source=made.source))}
+    assert rows["--moe-a2a-backend"].effect == "unknown"
+    assert "model.is_moe" in rows["--moe-a2a-backend"].why
+    assert rows["--schedule-policy"].effect == "active"
+
+
+def test_a_flag_that_the_release_lacks_has_no_row() -> None:
+    made = launch()
+    known = {k: f for k, f in made.facts.items() if "fused_moe_sum" not in k and "allreduce_fusion" not in k}
+    flags = {r.flag for r in verdicts(Launch(known, source=made.source))}
+    assert not {"--enable-fused-moe-sum-all-reduce", "--flashinfer-allreduce-fusion-backend"} & flags
+
+
+@pytest.mark.parametrize(
+    ("flag", "effect", "words", "args"),
+    [
+        ("--enable-fused-moe-sum-all-reduce", "off", "if set: acts on the experts of target", {}),
+        ("--enable-fused-moe-sum-all-reduce", "active", "acts on the experts of target (Triton, top-8)",
+         {"given": ("enable_fused_moe_sum_all_reduce",), "enable_fused_moe_sum_all_reduce": True}),
+        ("--enable-fused-moe-sum-all-reduce", "active", "refused",
+         {"given": ("enable_fused_moe_sum_all_reduce",), "enable_fused_moe_sum_all_reduce": True, "ep_size": 8}),
+        ("--enable-fused-moe-sum-all-reduce", "ignored", "FMS201",
+         {"given": ("enable_fused_moe_sum_all_reduce",), "enable_fused_moe_sum_all_reduce": True,
+          "moe_runner_backend": "flashinfer_trtllm", "gpu__sm": 100}),
+        ("--enable-fused-moe-sum-all-reduce", "off", "if set: does nothing",
+         {"moe_a2a_backend": "deepep", "ep_size": 8}),
+        ("--moe-runner-backend", "auto-enabled", "SGLang chose flashinfer_trtllm",
+         {"moe_runner_backend": "flashinfer_trtllm", "gpu__sm": 100}),
+        ("--moe-runner-backend", "active", "run on triton",
+         {"given": ("moe_runner_backend",), "moe_runner_backend": "triton"}),
+        ("--moe-runner-backend", "off", "has no experts", {"model__is_moe": False}),
+        ("--moe-a2a-backend", "active", "cannot take", {"given": ("moe_a2a_backend",), "moe_a2a_backend": "deepep"}),
+        ("--disable-shared-experts-fusion", "off", "no shared experts", {}),
+        ("--disable-shared-experts-fusion", "auto-enabled", "SGLang set it",
+         {"model__num_shared_experts": 1, "disable_shared_experts_fusion": True}),
+        ("--moe-dense-tp-size", "ignored", "no leading dense layers",
+         {"given": ("moe_dense_tp_size",), "moe_dense_tp_size": 1}),
+        ("--moe-dense-tp-size", "active", "over TP 1",
+         {"given": ("moe_dense_tp_size",), "moe_dense_tp_size": 1, "model__first_k_dense": 3}),
+        ("--enable-dp-attention", "active", "8 ways",
+         {"given": ("enable_dp_attention",), "enable_dp_attention": True, "dp_size": 8}),
+        ("--enable-dp-attention", "overridden", "off at DP 1",
+         {"given": ("enable_dp_attention",), "enable_dp_attention": False}),
+        ("--enable-mixed-chunk", "overridden", "because of EAGLE",
+         {"given": ("enable_mixed_chunk",), "enable_mixed_chunk": False, "speculative_algorithm": "EAGLE"}),
+        ("--enable-mixed-chunk", "off", "switches it off because of EAGLE", {"speculative_algorithm": "EAGLE"}),
+        ("--enable-mixed-chunk", "off", "keeps it beside EAGLE",
+         {"release": "0.5.23", "speculative_algorithm": "EAGLE"}),
+        ("--enable-mixed-chunk", "off", "switches it off because of NGRAM",
+         {"release": "0.5.23", "speculative_algorithm": "NGRAM"}),
+        ("--num-continuous-decode-steps", "ignored", "only declared",
+         {"given": ("num_continuous_decode_steps",), "num_continuous_decode_steps": 4}),
+        ("--num-continuous-decode-steps", "off", "nothing in managers/ reads it", {}),
+        ("--triton-attention-reduce-in-fp32", "ignored", "runs on fa3",
+         {"given": ("triton_attention_reduce_in_fp32",), "triton_attention_reduce_in_fp32": True}),
+        ("--triton-attention-reduce-in-fp32", "ignored", "only declared",
+         {"given": ("triton_attention_reduce_in_fp32",), "triton_attention_reduce_in_fp32": True,
+          "attention_backend": "triton"}),
+        ("--triton-attention-reduce-in-fp32", "ignored", "double-sparsity",
+         {"release": "0.5.10", "given": ("triton_attention_reduce_in_fp32",),
+          "triton_attention_reduce_in_fp32": True, "attention_backend": "triton"}),
+        ("--schedule-policy", "overridden", "fcfs is used",
+         {"given": ("schedule_policy",), "schedule_policy": "lpm", "disable_radix_cache": True}),
+        ("--schedule-policy", "active", "cached prefix", {"given": ("schedule_policy",), "schedule_policy": "lpm"}),
+        ("--schedule-conservativeness", "auto-enabled", "0.3", {"schedule_conservativeness": 0.3}),
+        ("--mem-fraction-static", "auto-enabled", "140.4 GiB", {"mem_fraction_static": 0.85}),
+        ("--mem-fraction-static", "active", "0.8 of", {"given": ("mem_fraction_static",), "mem_fraction_static": 0.8}),
+        ("--cuda-graph-max-bs-decode", "auto-enabled", "256", {}),
+        ("--cuda-graph-backend-prefill", "off", "without a CUDA graph", {}),
+        ("--enable-deterministic-inference", "active", "DET101",
+         {"release": "0.5.12", "given": ("enable_deterministic_inference",), "enable_deterministic_inference": True}),
+    ],
+)  # fmt: skip
+def test_the_row(flag: str, effect: str, words: str, args: dict[str, Any]) -> None:
+    found = row(flag, launch(**args))
+    assert (found.effect, words in found.why) == (effect, True), found
+
+
+def test_what_was_asked_is_shown_as_typed() -> None:
+    made = launch(
+        typed={
+            "tp_size": "--tp 4",
+            "schedule_policy": "--schedule-policy=lpm",
+            "enable_mixed_chunk": "--enable-mixed",
+        }
+    )
+    assert requested(made, "tp_size") == "4"
+    assert requested(made, "schedule_policy") == "lpm"
+    assert requested(made, "enable_mixed_chunk") == "on"
+    assert requested(made, "moe_runner_backend") == "not set"
+
+
+def test_a_row_that_breaks_does_not_cost_the_others() -> None:
+    rows = {r.flag: r for r in verdicts(launch(schedule_conservativeness="odd"))}
+    assert rows["--schedule-conservativeness"].effect == "unknown"
+    assert rows["--schedule-policy"].effect == "active"
