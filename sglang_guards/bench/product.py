@@ -28,7 +28,8 @@ def run(
     save: bool = True,
     progress: Callable[[MoeShape, int, dict[str, Any] | None], None] | None = None,
 ) -> Profile:
-    """Measure the fused sum for one rank's shard of a model on GPU 0 and store a profile in the user's cache.
+    """Measure the fused sum and SGLang's other runners for one rank's shard of a model on GPU 0 and store a profile in
+    the user's cache.
 
     `model_config` is a model folder or config.json; `dtype` bf16, fp16 or fp8 overrides what it says. `progress` is
     called before (row None) and after each token count. Raises CannotMeasure without a GPU, SGLang or a usable
@@ -47,30 +48,38 @@ def run(
             raise CannotMeasure(
                 "no CUDA device is visible; run this on the machine that will serve the model"
             )
-        from sglang_guards.bench import cell, layer, process
+        from sglang_guards.bench import cell, layer, process, runners
 
         process.set_up()
         arms = cell.Arms(_changes())
         where = cell.origin(arms.tree, "sglang-guards bench")
     except (ImportError, LookupError) as error:
         raise CannotMeasure(f"SGLang is not usable here: {error}; install it in this environment") from error
-    ratios: dict[int, float] = {}
-    relaxed: dict[int, float] = {}
     weights = layer.Weights(shape)
+    measured: cell.HasCalls = arms
+    try:
+        measured = through_layer = runners.RunnerArms(arms, weights)
+        reasons = dict(through_layer.reasons)
+    except Exception as error:  # SGLang's own layer cannot be built here: its kernels can still be compared
+        reasons = {"SGLang's MoE layer": runners.reason_of(error)}
+    rows: dict[int, dict[str, Any]] = {}
     for count in tokens:
         if progress:
             progress(shape, count, None)
         try:
-            row = cell.measure(arms, weights, count)
+            row = cell.measure(measured, weights, count, optional=runners.CANDIDATES[shape.dtype])
         except ValueError as error:
             raise CannotMeasure(f"{shape.key} at {count} tokens: {error}") from error
         except torch.cuda.OutOfMemoryError:
             break
-        ratios[count] = row["arms"]["on"]["speedup"]
-        if "relaxed" in row["arms"]:
-            relaxed[count] = row["arms"]["relaxed"]["speedup"]
+        rows[count] = row
+        reasons |= {f"{name} at {count} tokens": why for name, why in row.get("reasons", {}).items()}
         if progress:
             progress(shape, count, row)
+    speed = {
+        name: {count: row["arms"][name]["speedup"] for count, row in rows.items() if name in row["arms"]}
+        for name in {arm for row in rows.values() for arm in row["arms"]} - {"off", "free"}
+    }
     profile = Profile(
         device=where["device"],
         sm=where["sm"],
@@ -78,10 +87,13 @@ def run(
         fingerprint=where["fingerprint"],
         shape=shape.key,
         measured=datetime.date.today().isoformat(),
-        ratios=ratios,
-        relaxed=relaxed,
+        ratios=speed.pop("on", {}),
+        relaxed=speed.pop("relaxed", {}),
+        default_us={count: row["arms"]["off"]["us"] for count, row in rows.items()},
+        runners=dict(sorted(speed.items())),
+        reasons=reasons,
     )
-    if save and ratios:
+    if save and profile.ratios:
         save_profile(profile)
     return profile
 

@@ -14,7 +14,7 @@ SCRIPT = """
 import json, logging, sys
 logging.basicConfig(level=logging.INFO)
 import sglang
-from sglang_guards import hotfix
+from sglang_guards.hook import hotfix
 said = hotfix.apply({"SGLANG_GUARDS_HOTFIX": sys.argv[1]} if sys.argv[1] != "none" else {})
 import importlib, torch
 from sglang_guards.bench import kernels, layer, process, timing
