@@ -247,14 +247,18 @@ class Arm:
             self.process.stdin.write("go\n")
             self.process.stdin.flush()
 
+    def end(self) -> None:
+        """End what is left of the arm's processes."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
     def finish(self) -> dict[str, Any]:
         """The arm's row, once it has ended or its time is up."""
         try:
             code = self.process.wait(max(1.0, self.deadline - time.time()))
         except subprocess.TimeoutExpired:
             code = -1
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        self.end()
         self.reader.join(5)
         self.log.flush()
         output = "".join(self.lines) + Path(self.log.name).read_text(errors="replace")
@@ -283,12 +287,16 @@ class Arm:
 def run_all(arms: list[str], model: str, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Start every arm; then one after the other, or all at once with --together."""
     started = [Arm(arm, model, args, waits=not args.together) for arm in arms]
-    for arm in started:
-        arm.wait_until_started()
-    for arm in started:
-        arm.deadline = max(arm.deadline, time.time() + 60)
-        arm.go()
-        yield arm.finish()
+    try:
+        for arm in started:
+            arm.wait_until_started()
+        for arm in started:
+            arm.deadline = max(arm.deadline, time.time() + 60)
+            arm.go()
+            yield arm.finish()
+    finally:
+        for arm in started:
+            arm.end()
 
 
 def run_together(
@@ -349,6 +357,7 @@ def main() -> int:
     if args.child:
         print(json.dumps({"result": child(json.loads(args.child), args.rounds, args.wait)}), flush=True)
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # so that the arms end too
     model = args.model or str(model_folder(args.dimensions, args.layers, fp8=args.fp8))
     if args.model:
         args.engine_args = json.dumps({"load_format": "auto"} | json.loads(args.engine_args))

@@ -27,7 +27,7 @@ from sglang_guards.launch.profile import (
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="sglang-guards bench",
-        description="Measure SGLang's MoE runners and --enable-fused-moe-sum-all-reduce for one rank's shard of a model "
+        description="Measure SGLang's MoE runners and --enable-fused-moe-sum-all-reduce for a rank's shard of a model "
         "on GPU 0, and remember the answer: the rules about speed then speak from it. Random weights; takes a minute "
         "or two and a few GiB.",
     )
@@ -37,7 +37,14 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--dtype", choices=("bf16", "fp16", "fp8"), help="of the experts, where the config does not say"
     )
-    made.add_argument("--tokens", type=int, nargs="+", default=list(product.DEFAULT_TOKENS))
+    made.add_argument("--tokens", type=int, nargs="+", help="token counts; default: a set for what is asked")
+    made.add_argument(
+        "--tune",
+        type=Path,
+        metavar="DIR",
+        help="instead: measure tiles for the down projection and write SGLang's files for SGLANG_MOE_CONFIG_DIR=DIR",
+    )
+    made.add_argument("--fused-sum", action="store_true", help="with --tune: for a launch that sets the flag")
     made.add_argument("--format", choices=("text", "json"), default="text")
     return made
 
@@ -45,11 +52,18 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     """Measure, print and store. Raises CouldNotCheck where this machine cannot measure."""
     args = parser().parse_args(argv)
-    if min(args.tokens) < 1:
+    if args.tokens and min(args.tokens) < 1:
         raise CouldNotCheck("--tokens are positive numbers", "for example --tokens 1 64 8192")
     try:
+        if args.tune:
+            return _tune(args)
         profile = product.run(
-            args.model, tp=args.tp, ep=args.ep, dtype=args.dtype, tokens=args.tokens, progress=_progress
+            args.model,
+            tp=args.tp,
+            ep=args.ep,
+            dtype=args.dtype,
+            tokens=args.tokens or product.DEFAULT_TOKENS,
+            progress=_progress,
         )
     except product.CannotMeasure as error:
         what, _, hint = str(error).partition("; ")
@@ -58,6 +72,25 @@ def main(argv: Sequence[str]) -> int:
         print(json.dumps(asdict(profile)))
     else:
         print(text(profile))
+    return 0
+
+
+def _tune(args: argparse.Namespace) -> int:
+    """Measure, write, and print what was gained at each token count."""
+    print(f"{'tokens':>8}  {'gain':>5}  tile of the down projection", file=sys.stderr)
+
+    def progress(count: int, tile: dict[str, int] | None, gain: float) -> None:
+        shown = (
+            "that of the up projection" if tile is None else ", ".join(f"{k} {v}" for k, v in tile.items())
+        )
+        print(f"{count:>8,}  {gain:>5.3f}  {shown}", file=sys.stderr, flush=True)
+
+    written = product.tune(
+        args.model, args.tune, tp=args.tp, ep=args.ep, dtype=args.dtype, tokens=args.tokens,
+        fused=args.fused_sum, progress=progress,
+    )  # fmt: skip
+    print("\n".join(str(path) for path in written))
+    print(f"start the server with SGLANG_MOE_CONFIG_DIR={args.tune}")
     return 0
 
 

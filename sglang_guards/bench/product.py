@@ -5,10 +5,13 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sglang_guards.bench.shapes import MoeShape, from_config
 from sglang_guards.launch.profile import Profile, save_profile
+
+if TYPE_CHECKING:
+    from sglang_guards.bench import cell
 
 #: Token counts of the product command: decode, a small batch, prefill chunks.
 DEFAULT_TOKENS = (1, 16, 64, 256, 1024, 4096, 8192, 16384)
@@ -35,26 +38,12 @@ def run(
     called before (row None) and after each token count. Raises CannotMeasure without a GPU, SGLang or a usable
     config, and when a result is wrong.
     """
-    try:
-        shape = from_config(model_config, tp=tp, ep=ep, dtype=dtype)
-    except ValueError as error:
-        raise CannotMeasure(str(error)) from None
-    if not shape.valid:
-        raise CannotMeasure(f"{shape.key}: fp8 blocks of 128 do not divide this shard; SGLang refuses it too")
-    try:
-        import torch
+    shape, arms = _prepare(model_config, tp=tp, ep=ep, dtype=dtype)
+    import torch
 
-        if not torch.cuda.is_available():
-            raise CannotMeasure(
-                "no CUDA device is visible; run this on the machine that will serve the model"
-            )
-        from sglang_guards.bench import cell, layer, process, runners
+    from sglang_guards.bench import cell, layer, runners
 
-        process.set_up()
-        arms = cell.Arms(_changes())
-        where = cell.origin(arms.tree, "sglang-guards bench")
-    except (ImportError, LookupError) as error:
-        raise CannotMeasure(f"SGLang is not usable here: {error}; install it in this environment") from error
+    where = cell.origin(arms.tree, "sglang-guards bench")
     weights = layer.Weights(shape)
     measured: cell.HasCalls = arms
     try:
@@ -96,6 +85,56 @@ def run(
     if save and profile.ratios:
         save_profile(profile)
     return profile
+
+
+def tune(
+    model_config: Path,
+    folder: Path,
+    *,
+    tp: int,
+    ep: int = 1,
+    dtype: str | None = None,
+    tokens: Iterable[int] | None = None,
+    fused: bool = False,
+    progress: Callable[[int, dict[str, int] | None, float], None] | None = None,
+) -> list[Path]:
+    """Measure the down projection's tile for one rank's shard and write SGLang's tile files into `folder`.
+
+    Raises CannotMeasure as `run` does.
+    """
+    shape, arms = _prepare(model_config, tp=tp, ep=ep, dtype=dtype)
+    from sglang_guards.bench import layer, tune
+
+    try:
+        down = tune.run(
+            arms, layer.Weights(shape), fused=fused, tokens=tokens or tune.TOKENS, progress=progress
+        )
+    except ValueError as error:
+        raise CannotMeasure(f"{shape.key}: {error}") from error
+    return tune.write(folder, shape, down, tune.up_table(shape))
+
+
+def _prepare(model_config: Path, *, tp: int, ep: int, dtype: str | None) -> tuple[MoeShape, cell.Arms]:
+    """The shape, and this process ready to run SGLang's kernels. Raises CannotMeasure where it cannot."""
+    try:
+        shape = from_config(model_config, tp=tp, ep=ep, dtype=dtype)
+    except ValueError as error:
+        raise CannotMeasure(str(error)) from None
+    if not shape.valid:
+        raise CannotMeasure(f"{shape.key}: fp8 blocks of 128 do not divide this shard; SGLang refuses it too")
+    try:
+        import torch
+
+        if not torch.cuda.is_available():
+            raise CannotMeasure(
+                "no CUDA device is visible; run this on the machine that will serve the model"
+            )
+        from sglang_guards.bench import cell, process
+
+        process.set_up()
+        return shape, cell.Arms(_changes())
+    except (ImportError, LookupError) as error:
+        raise CannotMeasure(f"SGLang is not usable here: {error}; install it in this environment") from error
 
 
 def _changes() -> dict[str, Any]:

@@ -26,11 +26,20 @@ def _source() -> Source:
     return Source(kernels.root() / "sglang")
 
 
-def launch_of(problem: Problem, **args: Any) -> Launch:
-    """The launch whose layers are `problem`, with the flag on."""
+@functools.cache
+def machine() -> dict[str, Any]:
+    """The first GPU's name and compute capability, and the SGLang that runs."""
     import torch
 
     major, minor = torch.cuda.get_device_capability(0)
+    return {"device": torch.cuda.get_device_name(0), "sm": major * 10 + minor, "sglang": _source().version}
+
+
+def launch_of(
+    problem: Problem, gpu: dict[str, Any] | None = None, source: Source | None = None, **args: Any
+) -> Launch:
+    """The launch whose layers are `problem`, with the flag on; by default on this machine with its SGLang."""
+    here = gpu or machine()
     ep = 2 if problem.filtered else 1
     fields: dict[str, Any] = {
         "enable_fused_moe_sum_all_reduce": True,
@@ -63,28 +72,23 @@ def launch_of(problem: Problem, **args: Any) -> Launch:
         "dtype": "float16" if problem.kind == "fp16" else "bfloat16",
         "config": {},
     }
-    gpu = {
-        "platform": "cuda",
-        "name": torch.cuda.get_device_name(0),
-        "sm": major * 10 + minor,
-        "count": torch.cuda.device_count(),
-    }
+    facts_of_gpu = {"platform": "cuda", "name": here["device"], "sm": here["sm"], "count": 8}
     lora = {"enabled": problem.hook, "target_modules": ["gate_up_proj", "down_proj"] if problem.hook else []}
     facts = {f"args.{name}": Fact(value, "resolved") for name, value in fields.items()}
     for prefix, values in (
         ("model", model),
-        ("gpu", gpu),
+        ("gpu", facts_of_gpu),
         ("lora", lora),
         ("draft_model", {"exists": False}),
     ):
         facts |= {f"{prefix}.{name}": Fact(value, "machine") for name, value in values.items()}
-    return Launch(facts, source=_source())
+    return Launch(facts, source=source or _source())
 
 
-def predicted(problem: Problem) -> str:
+def predicted(problem: Problem, gpu: dict[str, Any] | None = None, source: Source | None = None) -> str:
     """`out of bounds`, `wrong`, `no effect` or `active and right`, from the findings of the rules. A rule that would
     decide but was skipped gives `unknown: …`."""
-    report = judge(launch_of(problem), Settings())
+    report = judge(launch_of(problem, gpu, source), Settings())
     ids = {finding.id for finding in report.findings}
     if ids & DEFAULT_WRONG:
         return "the default is wrong"
