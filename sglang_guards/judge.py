@@ -6,16 +6,24 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from sglang_guards.launch.facts import Launch, MissingFact
+from sglang_guards.launch.recording import RecordingLaunch
 from sglang_guards.report.model import Finding, Ignored, Report, Severity, Skipped
 from sglang_guards.rules import Rule, all_rules
 from sglang_guards.settings import Settings, ignore_reason
 from sglang_guards.source.applied_patches import applied_patches
+from sglang_guards.time_limit import within
+
+#: Seconds for all rules of one launch together; they take milliseconds.
+RULES_S = 30.0
 
 
-def judge(launch: Launch, settings: Settings, rules: Sequence[Rule] | None = None) -> Report:
+def judge(
+    launch: Launch, settings: Settings, rules: Sequence[Rule] | None = None, seconds: float = RULES_S
+) -> Report:
     """Findings of all rules that apply, worst first; suppressed ones and missing facts are listed apart.
 
-    In `warn` mode errors become warnings. Never raises for a fault inside a rule.
+    In `warn` mode errors become warnings. Never raises for a fault inside a rule; rules that are not done after
+    `seconds` are stopped, and named.
     """
     findings: list[Finding] = []
     passed: list[str] = []
@@ -23,27 +31,44 @@ def judge(launch: Launch, settings: Settings, rules: Sequence[Rule] | None = Non
     ignored: list[Ignored] = []
     notes: list[str] = list(settings.notes)
     known = rules if rules is not None else all_rules(notes)
+    notes += unknown_ignores(settings.ignore, known)
+    refused = "refusal.message" in launch.facts
     applied = 0
-    for rule in known:
-        try:
-            if not rule.applies(launch):
-                continue
-            applied += 1
-            found = list(rule.check(launch))
-        except MissingFact as missing:
-            skipped.append(Skipped(rule.id, missing.name))
-            continue
-        except Exception as error:  # a rule's fault must not become the server's fault
-            notes.append(f"{rule.id} could not be decided: {type(error).__name__}: {error}")
-            continue
-        if not found:
-            passed.append(rule.id)
-        reason = ignore_reason(settings.ignore, rule.id)
-        for finding in found:
-            if reason is not None:
-                ignored.append(Ignored(finding.id, finding.severity, reason))
-            else:
-                findings.append(_in_mode(finding, settings.mode))
+    recording = RecordingLaunch(launch)
+    waiting = list(known)
+
+    def run() -> None:
+        nonlocal applied
+        while waiting:
+            rule = waiting[0]
+            recording.restart()
+            found: Sequence[Finding] | None = None
+            try:
+                if refused and not rule.of_refused:
+                    skipped.append(Skipped(rule.id, "resolved server args"))
+                else:
+                    found = rule.findings(recording)
+                    applied += found is not None
+            except MissingFact as missing:
+                applied += 1
+                skipped.append(Skipped(rule.id, missing.name))
+            except Exception as error:  # a rule's fault must not become the server's fault
+                applied += 1
+                notes.append(f"{rule.id} could not be decided: {type(error).__name__}: {error}")
+            if found is not None and not found:
+                passed.append(rule.id)
+            reason = ignore_reason(settings.ignore, rule.id)
+            for finding in found or ():
+                if reason is not None:
+                    ignored.append(Ignored(finding.id, finding.severity, reason))
+                else:
+                    findings.append(_in_mode(finding, settings.mode, tuple(recording.read)))
+            del waiting[0]
+
+    if not within(seconds, run):
+        late = [rule.id for rule in waiting]
+        notes.append(f"could not judge {', '.join(late)}: the rules were stopped after {seconds:g} s")
+        skipped += [Skipped(rule_id, "time") for rule_id in late]
     findings.sort(key=lambda f: (f.severity.rank, f.id))
     return Report(
         findings=tuple(findings),
@@ -59,10 +84,26 @@ def judge(launch: Launch, settings: Settings, rules: Sequence[Rule] | None = Non
     )
 
 
-def _in_mode(finding: Finding, mode: str) -> Finding:
-    if mode == "warn" and finding.severity is Severity.ERROR:
-        return dataclasses.replace(finding, severity=Severity.WARNING)
-    return finding
+def unknown_ignores(ignore: Mapping[str, str], known: Sequence[Rule]) -> list[str]:
+    """A line for every key of SGLANG_GUARDS_IGNORE that selects no rule."""
+    ids = [rule.id for rule in known]
+    names = {rule.name.upper(): rule.id for rule in known}
+    lines = []
+    for key in ignore:
+        if key.startswith("SGL"):
+            lines.append(f"SGLANG_GUARDS_IGNORE: {key} is SGLang's own refusal and cannot be ignored")
+        elif not any(rule_id.startswith(key) for rule_id in ids):
+            instead = names.get(key)
+            hint = f"; write its id, {instead}" if instead else "; sglang-guards rules lists them"
+            lines.append(f"SGLANG_GUARDS_IGNORE: {key} is no id and no family of rules{hint}")
+    return lines
+
+
+def _in_mode(finding: Finding, mode: str, read: tuple[str, ...]) -> Finding:
+    severity = finding.severity
+    if mode == "warn" and severity is Severity.ERROR:
+        severity = Severity.WARNING
+    return dataclasses.replace(finding, severity=severity, decided_by=read)
 
 
 def _target(launch: Launch) -> Mapping[str, object]:
@@ -81,7 +122,7 @@ def _shown_facts(launch: Launch) -> Mapping[str, Mapping[str, object]]:
     """The facts that decide, small enough to print: everything but raw configs and unset args."""
     shown = {}
     for name, fact in launch.facts.items():
-        if name.endswith((".config", ".quant_config")):
+        if name.endswith((".config", ".quant_config")) or name == "build.ranks":
             continue
         if name.startswith("args.") and fact.origin == "default":
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -43,10 +44,13 @@ def from_env(env: Mapping[str, str]) -> Settings:
 
 
 def parse_ignore(text: str) -> tuple[dict[str, str], list[str]]:
-    """``"FMS101=reason; ARF=reason"`` -> {id or prefix: reason}, and complaints about entries without a reason."""
+    """``"FMS101=reason; ARF=reason"`` -> {id or prefix: reason}, and complaints about entries without a reason.
+
+    Several ids may share a reason (``FMS101,ARF102=why``), and a comma before ``ID=`` parts entries too.
+    """
     ignore: dict[str, str] = {}
     complaints: list[str] = []
-    for entry in filter(None, (part.strip() for part in text.split(";"))):
+    for entry in filter(None, (part.strip() for part in _entries(text))):
         key, _, reason = (part.strip() for part in entry.partition("="))
         if not key or not reason:
             complaints.append(
@@ -54,8 +58,23 @@ def parse_ignore(text: str) -> tuple[dict[str, str], list[str]]:
                 "write ID=why, such as FMS101=tested"
             )
             continue
-        ignore[key.upper()] = reason
+        for one in filter(None, (part.strip().upper() for part in key.split(","))):
+            ignore[one] = reason
     return ignore, complaints
+
+
+def _entries(text: str) -> list[str]:
+    """The entries: apart at semicolons, and at a comma before ``ID=`` where the entry has its reason already."""
+    found: list[str] = []
+    for part in text.split(";"):
+        pieces = re.split(r",(?=\s*[A-Za-z]{3}\d*\s*=)", part)
+        found.append(pieces[0])
+        for piece in pieces[1:]:
+            if "=" in found[-1]:
+                found.append(piece)
+            else:
+                found[-1] += f",{piece}"
+    return found
 
 
 def ignore_reason(ignore: Mapping[str, str], rule_id: str) -> str | None:

@@ -7,14 +7,11 @@ from pathlib import Path
 import pytest
 
 from sglang_guards.preflight.releases import trees_root
+from tests.releases import FLAG_RELEASES, NEWEST, PLUGIN_RELEASES, REFERENCE, RELEASES, between, running
 
-#: Every release on PyPI from 0.5.9 (no fused-sum flag yet) to the newest that the tests know.
-RELEASES: tuple[str, ...] = (
-    "0.5.9", "0.5.10", "0.5.10.post1", "0.5.11", "0.5.12", "0.5.12.post1", "0.5.13", "0.5.13.post1", "0.5.14",
-    "0.5.15", "0.5.15.post1", "0.5.16", "0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23",
-)  # fmt: skip
-#: Releases that know `--enable-fused-moe-sum-all-reduce`.
-FLAG_RELEASES = RELEASES[1:]
+__all__ = [
+    "FLAG_RELEASES", "NEWEST", "PLUGIN_RELEASES", "REFERENCE", "RELEASES", "between", "running", "tree",
+]  # fmt: skip
 
 
 def tree(release: str) -> Path:

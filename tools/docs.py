@@ -15,9 +15,9 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from sglang_guards.cli.main import _SGL001  # noqa: E402
 from sglang_guards.report.model import Severity  # noqa: E402
 from sglang_guards.rules import FAMILIES, Rule, all_rules  # noqa: E402
+from sglang_guards.source.tree import find_probe  # noqa: E402
 from tools import evidence, flags_page, truth_table  # noqa: E402
 
 DOCS = ROOT / "docs"
@@ -36,11 +36,9 @@ def page(rule: Rule) -> str:
         "",
         re.sub(r"^## ", "## ", body.strip(), flags=re.MULTILINE),
         "",
-        "## Decided by",
-        "",
-        *(f"- `{need}`" for need in rule.needs),
-        "",
     ]
+    if decided := _decided_by(rule):
+        lines += ["## Decided by", "", *decided, ""]
     if found := _releases(rule.id):
         lines += ["## Releases", "", *found, "", "[All rules and releases](../releases.md)", ""]
     if rule.evidence:
@@ -50,8 +48,26 @@ def page(rule: Rule) -> str:
             *(f"- {_KINDS.get(e.kind, e.kind)}: {_link(e.ref)}" for e in rule.evidence),
             "",
         ]
-    lines += ["## Suppress", "", f'`SGLANG_GUARDS_IGNORE="{rule.id}=why"`', ""]
+    if not rule.of_refused:
+        lines += ["## Suppress", "", f'`SGLANG_GUARDS_IGNORE="{rule.id}=why"`', ""]
     return "\n".join(lines)
+
+
+def _decided_by(rule: Rule) -> list[str]:
+    """The probes' questions and the answers that count; the facts of a rule that still lists them by hand."""
+    lines = []
+    for case in rule.cases:
+        note = f"{case.note}: " if case.note else ""
+        for question, wanted in case.answers:
+            doc = probe_doc(question.probe)
+            lines.append(f"- {note}the installed source, asked «{doc}»: {'yes' if wanted else 'no'}")
+    return lines + [f"- `{need}`" for need in rule.needs]
+
+
+def probe_doc(name: str) -> str:
+    """What a probe asks."""
+    found = find_probe(name)
+    return found.doc.rstrip(".") if found else name
 
 
 def _link(ref: str) -> str:
@@ -83,17 +99,8 @@ def index(rules: tuple[Rule, ...]) -> str:
         lines += [f"## {prefix} · {about}", "", "| id | severity | fires when |", "|---|---|---|"]
         lines += [f"| [{r.id}]({r.id}.md) | {r.severity.value} | {r.summary} |" for r in family]
         lines.append("")
-    lines += ["## SGL · SGLang's own refusals", "", "| id | severity | fires when |", "|---|---|---|"]
-    lines += ["| [SGL001](SGL001.md) | error | SGLang refuses this launch in resolution |", ""]
     counts = ", ".join(f"{sum(r.severity is s for r in rules)} {s.value}" for s in Severity)
     return "\n".join([*lines, f"{len(rules)} rules: {counts}.", ""])
-
-
-def refusal() -> str:
-    """The page of SGL001, which is SGLang's word and no rule; findings link to it like to any other."""
-    title, _, body = _SGL001.strip().partition("\n")
-    head = "# SGL001 · sglang-refuses\n\n"
-    return f"{head}{title} **Error**: it cannot be ignored, since SGLang does not start.\n\n{body.strip()}\n"
 
 
 def pages() -> dict[Path, str]:
@@ -103,7 +110,6 @@ def pages() -> dict[Path, str]:
     return {
         RULES / "index.md": index(rules),
         **{RULES / f"{rule.id}.md": page(rule) for rule in rules},
-        RULES / "SGL001.md": refusal(),
         DOCS / "releases.md": truth_table.page(probes),
         DOCS / "flags.md": flags_page.page(probes),
         DOCS / "evidence.md": evidence.page(evidence.load()),

@@ -1,6 +1,6 @@
 """The figures of docs/evidence.md, from the tests and the benchmark that print them.
 
-    python tools/evidence.py [faults] [fuzz] [corpus] [overhead]
+    python tools/evidence.py [faults] [fuzz] [corpus] [killed] [overhead]
 
 runs each (all of them by default), keeps what it printed in docs/data/evidence.json, and leaves the figures of the
 others alone. A run that fails changes nothing. `tools/docs.py` makes the page.
@@ -79,6 +79,11 @@ def _overhead(text: str) -> list[list[Any]]:
     return rows
 
 
+def _killed(text: str) -> list[list[Any]]:
+    found = r"^(\w+, \w+): (\d+) points, (\d+) before anything was changed, (\d+) after$"
+    return [[what, *map(int, counts)] for what, *counts in re.findall(found, text, re.MULTILINE)]
+
+
 def _corpus_text(rows: Sequence[Sequence[Any]]) -> str:
     good = sum(row[1] for row in rows if row[0].startswith("work"))
     bad = [row for row in rows if row[0].startswith("reported to")]
@@ -116,6 +121,18 @@ RUNS: Mapping[str, Run] = {
         _corpus,
         ("launches that", "judged", "caught", ""),
         _corpus_text,
+    ),
+    "killed": Run(
+        "The patch tool killed",
+        "`tools/patches.py` gets SIGKILL at every operation that changes something (writes also half done). A second "
+        "run must then finish the series, another one take it back byte for byte, and neither may say that nothing "
+        "was changed where something was.",
+        _pytest("tests/patches/test_killed.py"),
+        _killed,
+        ("tree, command", "killed at", "before anything was changed", "after"),
+        lambda rows: (
+            f"{sum(row[1] for row in rows)} points, each finished by `apply` and taken back by `--reverse`."
+        ),
     ),
     "overhead": Run(
         "What the hook costs at start-up",

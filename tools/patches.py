@@ -5,7 +5,9 @@
     python tools/patches.py apply --reverse SITE   undo it on a package
     python tools/patches.py refresh REPO --series v0.5.24 --release 0.5.24
 
-Exit codes: 0 done, 1 a check failed or the tree was refused (and is unchanged), 2 bad usage.
+A run that was killed is no harm: `apply` goes on where it stopped, `apply --reverse` goes back.
+
+Exit codes: 0 done, 1 a check failed or the tree was refused (the last line says how it was left), 2 bad usage.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from patchseries import apply, check, pull_requests, trees
+from patchseries import apply, check, checkout, durable, package, pull_requests, trees
 from patchseries.apply import Refused
 from patchseries.manifest import Series, dump, for_ci, load, selected
 from patchseries.refresh import refresh, replaced, scratch
+
+_AGAIN = "apply goes on where this one stopped, apply --reverse goes back"
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -50,21 +54,27 @@ def _checked(one: Series, options: check.Options) -> check.Outcome:
 def _apply(args: argparse.Namespace) -> int:
     target = args.tree.resolve()
     kind = apply.kind_of(target)
-    if args.reverse:
-        if kind != "package":
-            raise Refused(f"{target} is a git checkout: undo with git (apply printed the command)")
-        print(f"{apply.from_package(target)} undone: the original files are back in {target}")
-        return 0
-    every = load()
-    series = selected(every, [args.series])[0] if args.series else apply.choose(every, target)
     if kind == "tarball":
         raise Refused(f"{target} has no .git; apply to {target / 'python'} as a package instead")
+    if args.reverse and kind == "package":
+        print(f"{package.reverse(target)}: the original files are in {target}")
+        return 0
+    if args.reverse:
+        print(f"{checkout.reverse(target)}: {target} is at the commit before")
+        return 0
+    every = load()
+
+    def choose() -> Series:
+        return selected(every, [args.series])[0] if args.series else apply.choose(every, target)
+
     if kind == "package":
-        backup = apply.to_package(series, target)
-        print(f"{series.name}: applied to {target}, tests left out; originals are in {backup}")
+        named = choose().name if args.series else None
+        done = package.apply(target, named, choose)
+        how = "an interrupted run is finished, " if done.resumed else ""
+        print(f"{done.series}: {how}applied to {target}, tests left out; originals are in {done.backup}")
         print(f"undo: python tools/patches.py apply --reverse {args.tree}")
         return 0
-    before = apply.to_checkout(series, target)
+    series, before = checkout.apply(target, choose)
     print(f"{series.name}: {len(series.patches)} patches applied with git am to {target}")
     print(f"undo: git -C {args.tree} reset --keep {before[:12]}")
     return 0
@@ -125,7 +135,18 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return int(args.run(args))
     except Refused as reason:
-        print(f"refused: {reason}\nnothing was changed", file=sys.stderr)
+        print(f"refused: {reason}\n{reason.left}", file=sys.stderr)
+        return 1
+    except durable.Busy as reason:
+        print(f"refused: {reason}\nnothing was changed by this one", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(
+            "interrupted: run the same command again to go on, or apply --reverse to go back", file=sys.stderr
+        )
+        return 130
+    except OSError as error:
+        print(f"error: {error}\n{_AGAIN}", file=sys.stderr)
         return 1
     except (ValueError, trees.Missing) as error:
         print(f"error: {error}", file=sys.stderr)

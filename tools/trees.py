@@ -20,10 +20,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from sglang_guards.preflight.releases import FetchFailed, fetch, trees_root
-from tests.trees import RELEASES
+from tests.releases import RELEASES, TABLE
 
 #: One release of each shape of SGLang's argument resolution and plugin loading.
-CI_RELEASES = ("0.5.10.post1", "0.5.11", "0.5.13.post1", "0.5.15", "0.5.18", "0.5.19", "0.5.20", "0.5.23")
+CI_RELEASES = tuple(release.version for release in TABLE if release.runs)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

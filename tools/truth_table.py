@@ -25,7 +25,7 @@ if str(ROOT) not in sys.path:
 from sglang_guards.flag_table import source_lines  # noqa: E402
 from sglang_guards.flag_table.rows import flag  # noqa: E402
 from sglang_guards.preflight import releases  # noqa: E402
-from sglang_guards.rules import all_rules  # noqa: E402
+from sglang_guards.rules import FAMILIES, all_rules  # noqa: E402
 from sglang_guards.source.tree import PROBE_MODULES, PROBES, Answer, Source, find  # noqa: E402
 
 DATA = ROOT / "docs" / "data" / "probes.json"
@@ -50,8 +50,8 @@ class Row:
 
 
 _FLAG, _BACKEND = "flag_exists", "fusion_backend_flag_exists"
-#: In the order of the page. Rules that no probe decides (hardware, reports) are not here.
-ROWS: tuple[Row, ...] = (
+#: Rows of rules that do not say yet, in their declaration, what the source must answer.
+_BY_HAND: tuple[Row, ...] = (
     Row("FMS101", {"zero_store_guarded": False, "gate_checks_experts_filtered": False}, _FLAG),
     Row("FMS102", {"combine_covers_hip": False}, _FLAG, "ROCm"),
     Row("FMS102", {"combine_covers_xpu": False}, _FLAG, "XPU"),
@@ -91,6 +91,25 @@ ROWS: tuple[Row, ...] = (
     Row("FLG201", {"num_continuous_decode_steps_read": False}, None, "--num-continuous-decode-steps"),
     Row("FLG201", {"triton_attention_reduce_in_fp32_read": False}, None, "--triton-attention-reduce-in-fp32"),
 )
+
+
+def rows() -> tuple[Row, ...]:
+    """The rows of the page, family by family: what each rule declares, one row for each of its cases.
+
+    Rules that no probe decides (hardware, reports) have none, nor have questions about one launch's model.
+    """
+    declared = [
+        Row(rule.id, {question.probe: wanted for question, wanted in case.answers}, rule.only_if, case.note)
+        for rule in all_rules()
+        for case in rule.cases
+        if not any(question.arguments for question, _ in case.answers)
+    ]
+    by_hand = [row for row in _BY_HAND if row.rule not in {made.rule for made in declared}]
+    families = list(FAMILIES)
+    return tuple(sorted([*declared, *by_hand], key=lambda row: (families.index(row.rule[:3]), row.rule)))
+
+
+ROWS = rows()
 #: Sign, class and meaning of a cell.
 SIGNS = {
     "hit": ("✗", "it is in the source of this release"),

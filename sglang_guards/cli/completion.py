@@ -56,7 +56,7 @@ def _words(action: argparse.Action) -> tuple[str, ...] | None:
     if action.metavar == "ID":
         from sglang_guards.rules import all_rules
 
-        return ("SGL001", *(rule.id for rule in all_rules()))
+        return tuple(rule.id for rule in all_rules())
     return () if action.metavar in _FILES else None
 
 

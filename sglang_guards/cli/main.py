@@ -7,13 +7,17 @@ not check. The report goes to stdout, trouble to stderr.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import importlib
 import json
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
+from typing import NoReturn
 
 from sglang_guards import redact
 from sglang_guards.cli.parser import EXAMPLE, parser
@@ -28,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.stdout is None:  # closed by the caller
         return _unwritable("it is closed")
     _never_fail_on_a_letter()
+    _end_in_order()
     try:
         code = _run(words)
         sys.stdout.flush()
@@ -46,6 +51,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
         message = f"internal error at {place}: {type(error).__name__}: {error}"
         return _trouble(message, "this is a fault of sglang-guards; report it with the command", words)
+    finally:
+        _clean_up()
+
+
+def _end_in_order() -> None:
+    """A request to end runs what removes scratch folders and ends the worker, as Ctrl-C does."""
+
+    def end(number: int, frame: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        with contextlib.suppress(ValueError):  # not the main thread
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, end)
+
+
+def _clean_up() -> None:
+    """End the workers now, not at exit, where a further Ctrl-C would print a traceback."""
+    client = sys.modules.get("sglang_guards.preflight.worker_client")
+    if client is None or threading.current_thread() is not threading.main_thread():
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        client.close_all()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _never_fail_on_a_letter() -> None:
@@ -68,8 +99,7 @@ def _unwritable(why: str) -> int:
 
 def _trouble(message: str, hint: str, words: Sequence[str]) -> int:
     """Say why nothing was checked: on stderr for people, on stdout in the format that was asked for."""
-    env = {name: value for name, value in os.environ.items() if redact.is_secret(name)}
-    secrets = redact.secrets_in(words, env)
+    secrets = redact.secrets_in(words, redact.env_secrets(os.environ))
     message, hint = redact.text(message, secrets), redact.text(hint, secrets)
     form = _format(words)
     if form != "text":
@@ -102,6 +132,11 @@ def _run(words: list[str]) -> int:
         made.print_help()
         return 2
     if args.what == "check":
+        if args.launch and "--" in words:
+            raise CouldNotCheck(
+                "a part of the launch stands before -- and a part behind it",
+                f"options come first, then --, then the whole launch: {EXAMPLE}",
+            )
         return _check(args, [*args.launch, *launch])
     if args.what == "bench":
         return _bench([*args.rest, *launch])
@@ -146,11 +181,24 @@ def _check(args: argparse.Namespace, launch: list[str]) -> int:
         raise CouldNotCheck(
             f"unknown option {launch[0]}", f"options come first, the launch after --: {EXAMPLE}"
         )
+    _misplaced(launch)
+    if not launch and not args.launch_file:
+        raise CouldNotCheck("the launch command is empty", f"give it after --: {EXAMPLE}")
     if args.all_releases:
-        from sglang_guards.preflight import all_releases
+        from sglang_guards.preflight import all_releases, launch_file
+
+        if not launch:
+            launch = list(launch_file.read(args.launch_file, os.environ, args.nth).argv)
 
         return all_releases.run(launch, args)
-    report = launch_check.check(launch, gpu=args.gpu, model_config=args.model_config)
+    report = launch_check.check(
+        launch,
+        gpu=args.gpu,
+        model_config=args.model_config,
+        launch_file=None if launch else args.launch_file,
+        nth=args.nth,
+        build=not args.no_build,
+    )
     if args.format == "text":
         text.text(report, text.console(), verbose=args.verbose)
     else:
@@ -160,6 +208,25 @@ def _check(args: argparse.Namespace, launch: list[str]) -> int:
             else text.other(args.format, report, args.launch_file)
         )
     return exit_code(report, args.fail_on, strict=args.strict)
+
+
+#: Options of `check` that SGLang does not have: behind the launch they were meant for us.
+_OURS = ("--gpu", "--fail-on", "--strict", "--all-releases", "--launch-file", "--nth", "--model-config")
+
+
+def _misplaced(launch: Sequence[str]) -> None:
+    one_text = bool(launch) and any(c.isspace() for c in launch[0])
+    for word in launch[1:]:
+        name = word.partition("=")[0]
+        if name in _OURS or (one_text and name in ("--format", "-v", "--verbose")):
+            raise CouldNotCheck(
+                f"{name} stands behind the launch", f"options of check come before it: {EXAMPLE}"
+            )
+    if one_text and len(launch) > 1:
+        raise CouldNotCheck(
+            "the launch is one text in quotes, and more words follow it",
+            "put all of it in the quotes, or none",
+        )
 
 
 def exit_code(report: Report, fail_on: str = "error", *, strict: bool = False) -> int:
@@ -182,7 +249,10 @@ def _rules(form: str) -> int:
                 "name": rule.name,
                 "severity": rule.severity.value,
                 "summary": rule.summary,
-                "needs": list(rule.needs),
+                "source": [
+                    {"case": case.note, "answers": {str(question): value for question, value in case.answers}}
+                    for case in rule.cases
+                ],
                 "evidence": [{"kind": e.kind, "ref": e.ref} for e in rule.evidence],
             }
             for rule in rules
@@ -190,22 +260,8 @@ def _rules(form: str) -> int:
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return 0
     table = [(rule.id, rule.severity.value, rule.summary) for rule in rules]
-    table.append(("SGL001", "error", "SGLang refuses this launch in resolution"))
     text.table_of(table, ("id", "severity", "what"), text.console())
     return 0
-
-
-#: The one finding that is not a rule of ours.
-_SGL001 = """SGLang refuses the launch itself.
-
-## What it checks
-SGLang's own resolution of the server args raised an error for this launch, on the GPUs that were named.
-
-## When it hurts
-At start-up, before the weights are loaded. Rules that need resolved values are skipped.
-
-## Fix
-Do what SGLang's reason says; the fact names the line that raised it."""
 
 
 def _explain(rule_id: str) -> int:
@@ -213,11 +269,6 @@ def _explain(rule_id: str) -> int:
 
     wanted = rule_id.upper()
     to = text.console()
-    if wanted == "SGL001":
-        to.print(
-            f"{wanted} · sglang-refuses · error\n\n{text.page(_SGL001, min(to.width, 100))}", soft_wrap=True
-        )
-        return 0
     found = next((rule for rule in all_rules() if wanted in (rule.id, rule.name.upper())), None)
     if found is None:
         raise CouldNotCheck(f"there is no rule {rule_id!r}", "sglang-guards rules lists them")

@@ -70,9 +70,20 @@ def _check(check: argparse.ArgumentParser) -> None:
         "--gpu", default="auto", metavar="COUNTxNAME", help="GPUs of one node; auto: this machine's"
     )
     check.add_argument("--model-config", metavar="PATH", help="config.json of a checkpoint that is not here")
+    check.add_argument(
+        "--no-build",
+        action="store_true",
+        help="do not build the model without a GPU, as SGLang's ranks would",
+    )
     check.add_argument("--format", choices=text.FORMATS, default="text")
     check.add_argument(
-        "--launch-file", metavar="FILE[:LINE]", default="", help="for annotations (github, sarif)"
+        "--launch-file",
+        metavar="FILE[:LINE]",
+        default="",
+        help="the launch in a script, Slurm job, compose or Kubernetes file; with a launch: where it stands",
+    )
+    check.add_argument(
+        "--nth", type=int, metavar="N", help="which launch, where the file or text holds several"
     )
     check.add_argument("--fail-on", choices=FAIL_ON, default="error", help="lowest severity with exit code 1")
     check.add_argument("--strict", action="store_true", help="exit code 1 when a rule could not be decided")

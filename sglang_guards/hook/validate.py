@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -135,23 +134,12 @@ def _tell(report: Report, settings: Settings, seconds: float) -> None:
 
 
 def _write_report(path: str, report: Report) -> None:
-    """Write the JSON report for its owner only, whole or not at all; a device or pipe is written to as it is."""
-    target, temporary = os.path.realpath(os.path.expanduser(path)), ""
+    from sglang_guards.hook import report_file
+
     try:
-        text = json.dumps(report.to_dict(), indent=2)
-        if os.path.exists(target) and not os.path.isfile(target):
-            with open(target, "w", encoding="utf-8") as file:
-                file.write(text)
-            return
-        fd, temporary = tempfile.mkstemp(prefix=".sglang-guards-", dir=os.path.dirname(target))
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, target)
+        report_file.write(path, json.dumps(report.to_dict(), indent=2))
     except (OSError, TypeError, ValueError) as error:
         warn("sglang-guards: SGLANG_GUARDS_REPORT: %s could not be written: %s", path, error)
-        if temporary:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
 
 
 #: Spellings that argparse knows beside the field's own name.

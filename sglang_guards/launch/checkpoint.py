@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 #: Keys that hold the language model's config inside a multimodal one.
-_TEXT_KEYS = ("text_config", "llm_config", "language_config", "thinker_config")
+TEXT_KEYS = ("text_config", "llm_config", "language_config", "thinker_config")
 _EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts", "num_moe_experts")
 _TOP_K = (
     "num_experts_per_tok",
@@ -22,6 +22,8 @@ _TOP_K = (
 _SHARED = ("n_shared_experts", "num_shared_experts", "num_shared_expert")
 _SHARED_SIZE = ("shared_expert_intermediate_size", "share_expert_dim", "moe_shared_expert_intermediate_size")
 _MOE_SIZE = ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size_mlp")
+#: Keys that say how many experts, of what size, there are; the spellings of one thing together.
+EXPERT_KEYS = (_EXPERTS, _TOP_K, _SHARED, _SHARED_SIZE, _MOE_SIZE)
 _IGNORED = (
     "modules_to_not_convert",
     "ignored_layers",
@@ -34,7 +36,7 @@ _IGNORED = (
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The language model's part of a config (nested once or twice in multimodal checkpoints)."""
-    for key in _TEXT_KEYS:
+    for key in TEXT_KEYS:
         inner = config.get(key)
         if isinstance(inner, Mapping) and inner:
             return text_config(inner)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sglang_guards import sglang_compat
-from sglang_guards.launch.checkpoint import model_facts
+from sglang_guards.launch.checkpoint import TEXT_KEYS, model_facts
+from sglang_guards.launch.config_defaults import class_defaults, filled
 from sglang_guards.launch.facts import Fact
 
 if TYPE_CHECKING:
@@ -100,19 +101,36 @@ def _target(view: Any, args: Mapping[str, Fact], model_config: Mapping[str, Any]
     path = str(args["args.model_path"].value)
     if path.lower() in DUMMY_PATHS:
         return {}
-    config, quantization, dtype = model_config, None, None
+    config, shipped, quantization, dtype = model_config, None, None, None
     if config is None:
         ours = sglang_compat.model_config(view)
-        config = _as_shipped(path, args) or ours.hf_config.to_dict()
+        shipped, loaded = _as_shipped(path, args), ours.hf_config.to_dict()
+        config = filled(shipped, loaded) if shipped else loaded
         quantization = getattr(ours, "quantization", None)
         dtype = str(getattr(ours, "dtype", "")).removeprefix("torch.") or None
     given = args.get("args.quantization")
-    values = model_facts(
-        config, quantization=quantization or (given.value if given else None), quant_file=_quant_file(path)
+    quantization = quantization or (given.value if given else None)
+    facts = _model(config, shipped, quantization, _quant_file(path))
+    return facts | ({"dtype": Fact(dtype, "config")} if dtype else {})
+
+
+def _model(
+    config: Mapping[str, Any],
+    shipped: Mapping[str, Any] | None,
+    quantization: str | None,
+    quant_file: Mapping[str, Any] | None,
+) -> dict[str, Fact]:
+    """A model's facts; those that only the config class knows come from there, not from the checkpoint."""
+    values = model_facts(config, quantization=quantization, quant_file=quant_file)
+    own = (
+        values if shipped is None else model_facts(shipped, quantization=quantization, quant_file=quant_file)
     )
-    if dtype:
-        values["dtype"] = dtype
-    return {name: Fact(plain(value), "config") for name, value in values.items()}
+    return {
+        name: Fact(plain(value), "config")
+        if name == "config" or own.get(name) == value
+        else Fact(plain(value), "default", "config class")
+        for name, value in values.items()
+    }
 
 
 def _as_shipped(path: str, args: Mapping[str, Fact]) -> dict[str, Any] | None:
@@ -155,8 +173,15 @@ def _draft(args: Mapping[str, Fact], target: Mapping[str, Fact]) -> dict[str, Fa
     if config is None:
         return facts
     quantization = _value(args, "speculative_draft_model_quantization")
-    values = model_facts(config, quantization=quantization, quant_file=_quant_file(str(path)))
-    return facts | _prefixed("draft_model", {k: Fact(plain(v), "config") for k, v in values.items()})
+    whole = filled(config, _as_loaded(config))
+    return facts | _prefixed("draft_model", _model(whole, config, quantization, _quant_file(str(path))))
+
+
+def _as_loaded(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults of a config's class, at the place where the config has its text part."""
+    defaults = class_defaults(config)
+    key = next((key for key in TEXT_KEYS if isinstance(config.get(key), Mapping) and config[key]), None)
+    return {key: defaults} if key else defaults
 
 
 def cached_config(path_or_repo: str, name: str = "config.json") -> dict[str, Any] | None:

@@ -8,6 +8,9 @@ from typing import Any, Protocol
 
 from sglang_guards.source import Source
 
+#: More ranks than any launch has: what a rule tries one by one ends here, whatever number was typed.
+MOST_RANKS = 4096
+
 
 class MissingFact(LookupError):
     """A rule asked for a fact that this launch does not have; the rule is then skipped, not passed."""

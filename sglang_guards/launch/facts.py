@@ -16,7 +16,8 @@ And the ones that are derived when asked for:
 
 ``fusion.backend`` and ``fusion.contract`` (see `fusion`) name what a rule was missing when the source could not tell.
 
-A fact that is not known is missing, which is not the same as None (an unset server arg is None).
+A fact that is not known is missing, which is not the same as None (an unset server arg is None, and so is one that the
+installed SGLang does not have).
 """
 
 from __future__ import annotations
@@ -67,16 +68,33 @@ class Launch:
         if name in self.facts:
             return self.facts[name]
         prefix, _, rest = name.partition(".")
-        if prefix == "source" and self.source is not None:
-            answer = self.source.ask(rest)
-            if answer.value is not None:
-                return Fact(answer.value, "source", answer.where or "")
-        elif prefix in _DERIVERS:
+        if prefix == "source":
+            return self.answer(rest)
+        if prefix == "args" and self._flags is not None and rest not in self._flags:
+            return Fact(None, "default", "this SGLang has no such flag")
+        if prefix in _DERIVERS:
             if prefix not in self._derived:
                 self._derived[prefix] = _DERIVERS[prefix](self)
             if name in self._derived[prefix]:
                 return self._derived[prefix][name]
         raise MissingFact(name)
+
+    @cached_property
+    def _flags(self) -> frozenset[str] | None:
+        """The server args that the installed source declares."""
+        return None if self.source is None else self.source.flags()
+
+    def answer(self, probe: str, **arguments: str) -> Fact:
+        """What the installed source answers to a probe. Raises `MissingFact` where it could not be understood."""
+        if self.source is not None:
+            answer = self.source.ask(probe, **arguments)
+            if answer.value is not None:
+                return Fact(answer.value, "source", answer.where or "")
+        raise MissingFact(f"source.{question(probe, arguments)}")
+
+    def unrecorded(self) -> Launch:
+        """The launch itself, where reading it shall not count as deciding."""
+        return self
 
     def __getitem__(self, name: str) -> Any:
         return self.fact(name).value
@@ -107,6 +125,12 @@ class Launch:
         """Whether the user set this server arg."""
         known = self.facts.get(f"args.{field_name}")
         return field_name in self.typed or (known is not None and known.origin == "given")
+
+
+def question(probe: str, arguments: Mapping[str, str]) -> str:
+    """A probe with its arguments, as it is named in a report."""
+    given = ", ".join(f"{name}={value}" for name, value in sorted(arguments.items()))
+    return f"{probe}({given})" if given else probe
 
 
 def _layers(which: str) -> Callable[[Launch], Mapping[str, Fact]]:

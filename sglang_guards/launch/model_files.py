@@ -25,6 +25,8 @@ def read(path: Path) -> dict[str, Any]:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise CouldNotCheck(f"model config {file} cannot be read: {_brief(error)}") from None
+    if _depth(config) > _DEEPEST:
+        raise CouldNotCheck(f"model config {file} is nested more than {_DEEPEST} levels deep")
     if not isinstance(config, dict):
         raise CouldNotCheck(f"model config {file} holds {type(config).__name__}, not an object")
     names = config.get("architectures")
@@ -34,6 +36,21 @@ def read(path: Path) -> dict[str, Any]:
             "give the config.json of the checkpoint that is served",
         )
     return config
+
+
+#: Real configs have about six levels; far more would end in a RecursionError somewhere.
+_DEEPEST = 100
+
+
+def _depth(value: Any) -> int:
+    """How deep lists and objects are nested, without recursion."""
+    depth, level = 0, [value]
+    while level := [v for v in level if isinstance(v, (dict, list))]:
+        depth += 1
+        if depth > _DEEPEST:
+            break
+        level = [inner for v in level for inner in (v.values() if isinstance(v, dict) else v)]
+    return depth
 
 
 def _brief(error: Exception) -> str:

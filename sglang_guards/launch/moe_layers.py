@@ -85,6 +85,16 @@ class _Layers:
         return True, f"{self.get('num_experts')} experts"
 
     def runner(self) -> Runner:
+        """What SGLang itself built outranks what the tables reckon."""
+        which = "draft" if self.draft else "target"
+        built = self.launch.get(f"build.{which}.runner")
+        reckoned = self._reckoned()
+        if not built or built == reckoned.name:
+            return reckoned
+        method = self.launch.get(f"build.{which}.method") or "its method"
+        return Runner(str(built), f"SGLang builds its experts so ({method})", reckoned.weight_only)
+
+    def _reckoned(self) -> Runner:
         query = Query(
             backend=str(self.backend() or "auto"),
             kind=self.kind(),

@@ -61,7 +61,7 @@ def run(launch: Sequence[str], args: argparse.Namespace) -> int:
     """Print the table. 0 when at least one release is safe, 1 when none is, 2 when none could be judged."""
     if args.format not in ("text", "json"):
         raise CouldNotCheck(f"--all-releases has no --format {args.format}", "use text or json")
-    request = _request(launch, args.gpu, args.model_config)
+    request = _request(launch, args.gpu, args.model_config, build=not args.no_build)
     trees, missing, notes = _trees()
     rows = [*judge_all(trees, request, args.fail_on, strict=args.strict), *missing]
     rows.sort(key=lambda row: Version(row.release))
@@ -84,7 +84,9 @@ def run(launch: Sequence[str], args: argparse.Namespace) -> int:
     return 0 if any(judged) or args.fail_on == "never" else 1
 
 
-def _request(launch: Sequence[str], gpu: str, model_config: str | None) -> dict[str, Any]:
+def _request(
+    launch: Sequence[str], gpu: str, model_config: str | None, *, build: bool = True
+) -> dict[str, Any]:
     """What every process is asked. Mistakes that no release could forgive are raised here, once."""
     command_line.parse(launch)
     if gpu == "auto":
@@ -93,7 +95,7 @@ def _request(launch: Sequence[str], gpu: str, model_config: str | None) -> dict[
         gpus.parse(gpu)
     if model_config is not None:
         model_files.read(Path(model_config).expanduser())
-    return {"argv": list(launch), "gpu": gpu, "model_config": model_config}
+    return {"argv": list(launch), "gpu": gpu, "model_config": model_config, "build": build}
 
 
 def _trees() -> tuple[dict[str, Path], list[Row], list[str]]:
@@ -165,7 +167,7 @@ def judge_here() -> None:
     secrets = redact.secrets_in(request["argv"], _secret_env())
     answer: dict[str, Any]
     try:
-        answer = launch_check.check(**request).to_dict()
+        answer = launch_check.check(**request, fixed_release=True).to_dict()
     except NotAccepted as error:
         answer = {"refused": redact.text(error.message, secrets)}
     except CouldNotCheck as error:
@@ -234,7 +236,7 @@ def _to_dict(rows: Sequence[Row], notes: Sequence[str], argv: Sequence[str]) -> 
 
 
 def _secret_env() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if redact.is_secret(name)}
+    return redact.env_secrets(os.environ)
 
 
 def _say(line: str) -> None:

@@ -11,14 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from sglang_guards import redact, settings, source
+from sglang_guards.build.facts import facts as build_facts
+from sglang_guards.build.model import BUILT, NOT_BUILT, BuildResult
 from sglang_guards.errors import CouldNotCheck, NotAccepted
 from sglang_guards.flag_table import table as landscape
 from sglang_guards.judge import judge
 from sglang_guards.launch import gpus, model_files
 from sglang_guards.launch.facts import Fact, Launch
+from sglang_guards.preflight import build_fixes, model_types, options, releases, surroundings, worker_client
 from sglang_guards.preflight import command_line as command
-from sglang_guards.preflight import options, releases, worker_client
-from sglang_guards.report.model import Evidence, Finding, FlagVerdict, Report, Severity
+from sglang_guards.preflight import launch_file as files
+from sglang_guards.report.model import FlagVerdict, Report, Severity
 
 __all__ = ["CouldNotCheck", "check"]
 
@@ -32,38 +35,79 @@ def check(
     gpu: str | None = None,
     env: Mapping[str, str] | None = None,
     model_config: str | os.PathLike[str] | None = None,
+    build: bool = True,
+    launch_file: str | os.PathLike[str] | None = None,
+    nth: int | None = None,
+    fixed_release: bool = False,
 ) -> Report:
     """Check one launch command as the operator types it, against the SGLang installed here.
 
     `gpu` is ``<count per node>x<name>`` or None (``auto``) for this machine's; `env` is what the launch would inherit
     (default: this process's); `model_config` is a config.json, or a folder with one, to use when the checkpoint is
-    not here. ``SGLANG_GUARDS_IGNORE`` in the environment suppresses findings; the mode does not matter here: an error
+    not here. Without words in `argv` the launch in `launch_file` is checked (a script, a Slurm job, a compose file or
+    Kubernetes YAML), the `nth` where it holds several. `fixed_release` keeps to the SGLang found first, whatever
+    PYTHONPATH the command sets.
+
+    ``SGLANG_GUARDS_IGNORE`` in the environment suppresses findings; the mode does not matter here: an error
     is an error. Raises `CouldNotCheck` when the launch cannot be checked.
     """
     started = time.monotonic()
     base = dict(os.environ if env is None else env)
-    target = _Target(
-        command=command.parse(argv),
-        gpu=gpus.parse(gpu) if gpu not in (None, "", "auto") else gpus.detect(),
-        base=base,
-        model_config=None if model_config is None else _config_path(model_config),
-        source=_installed(),
+    given_config = None if model_config is None else _config_path(model_config)
+    cmd = (
+        command.parse(argv, base, nth) if argv or launch_file is None else files.read(launch_file, base, nth)
     )
-    result = _judged(target, target.command, {})
-    rows, notes = _verdicts(result.launch) if result.launch.facts else ((), ())
+    cmd, gone = _known(cmd)
+    on, gpu_notes = surroundings.visible_gpus(
+        gpus.parse(gpu) if gpu not in (None, "", "auto") else gpus.detect(), cmd, base
+    )
+    judged_source, source_notes = (
+        (_installed(), []) if fixed_release else surroundings.judged_source(cmd, base)
+    )
+    if cmd.module == "sglang" and not (judged_source.root / "__main__.py").is_file():
+        raise CouldNotCheck(
+            f"'python -m sglang' does not start SGLang {judged_source.version}: its package has no __main__",
+            "write sglang serve …, or python -m sglang.launch_server …",
+        )
+    config = given_config or surroundings.mounted_config(cmd)
+    target = _Target(command=cmd, gpu=on, base=base, model_config=config, build=build, source=judged_source)
+    surrounding = [
+        *([] if fixed_release else surroundings.other_sglang(cmd, base, judged_source)),
+        *source_notes,
+        *gpu_notes,
+        *cmd.notes,
+        *gone,
+    ]
+    result = _with_build_fix(target, _judged(target, cmd, {}))
+    rows, notes = _verdicts(result.launch)
     corrected, in_file = _corrected(target, result)
     report = replace(
         result.report,
         corrected=corrected,
         flags=rows,
         notes=(
+            *surrounding,
             *result.report.notes,
             *notes,
+            *(_LEFT_OUT if corrected is not None and cmd.cut else ()),
             *(_in_file(name, value) for name, value in in_file.items()),
         ),
     )
     report = _without_secrets(report, target, result)
     return replace(report, seconds=time.monotonic() - started)
+
+
+#: Said where the corrected command is less than what was given.
+_LEFT_OUT = ("the corrected command is the launch alone, without redirections and what stands around it",)
+
+
+def _known(cmd: command.Command) -> tuple[command.Command, list[str]]:
+    """What the text leaves to the running shell, said; flags that hold it are judged as written."""
+    if not cmd.unknown:
+        return cmd, []
+    return cmd, [
+        f"{', '.join(cmd.unknown)} is not set here and is judged as written; give its value in front"
+    ]
 
 
 @dataclass(frozen=True)
@@ -74,6 +118,7 @@ class _Target:
     gpu: gpus.Gpu
     base: Mapping[str, str]
     model_config: Path | None
+    build: bool
     source: source.Source
 
 
@@ -110,12 +155,13 @@ def _judged(target: _Target, cmd: command.Command, edits: Mapping[str, Any]) -> 
             "args": list(cmd.args),
             "serve": cmd.serve,
             "env": env,
-            "cwd": os.getcwd(),
+            "cwd": _folder(cmd),
             "gpu": target.gpu.to_dict(),
             "model_config": None if target.model_config is None else str(target.model_config),
             "edits": dict(edits),
             "scratch": scratch,
-            "timeout_s": worker_client.RESOLVE_S,
+            "timeout_s": worker_client.RESOLVE_S + (worker_client.BUILD_S if target.build else 0.0),
+            "build_s": worker_client.BUILD_S if target.build else 0.0,
         }
         answer = worker_client.ask(request, env)
     table = options.from_json(answer.get("table") or ())
@@ -124,9 +170,18 @@ def _judged(target: _Target, cmd: command.Command, edits: Mapping[str, Any]) -> 
     given = dict(answer.get("given") or {})
     if kind not in ("facts", "refused"):
         trouble = _could_not(answer, cmd, table, target.source)
+        if cmd.unknown and kind in ("usage", "model"):
+            trouble.hint = f"{', '.join(cmd.unknown)} is not set here: give its value in front of the command"
         secrets = redact.secrets_in((*cmd.argv, *merged), _secret_env(env), given)
         raise type(trouble)(redact.text(trouble.message, secrets), redact.text(trouble.hint, secrets))
     facts = {name: Fact(*row) for name, row in (answer.get("facts") or {}).items()}
+    if kind == "refused":
+        facts |= {
+            f"refusal.{key}": Fact(str(answer.get(key) or ""), "resolved") for key in ("message", "where")
+        }
+    build = answer.get("build")
+    if build is not None:
+        facts |= build_facts(BuildResult.from_dict(build))
     if target.gpu.measured:
         facts = {k: replace(f, origin="machine") if k.startswith("gpu.") else f for k, f in facts.items()}
     launch = Launch(
@@ -134,18 +189,19 @@ def _judged(target: _Target, cmd: command.Command, edits: Mapping[str, Any]) -> 
     )
     report = judge(launch, replace(settings.from_env(env), mode="enforce"))
     if kind == "refused":
-        refusal = _refusal(answer, launch)
-        report = replace(
-            report,
-            findings=(refusal, *report.findings),
-            facts=_as_typed(given, target.gpu),
-        )
+        report = replace(report, facts=_as_typed(given, target.gpu))
     notes = (*report.notes, *answer.get("problems", ()), *_notes(answer, cmd))
-    report = replace(report, notes=notes)
+    report = replace(report, notes=notes, build=build)
     values = given | {
         name.removeprefix("args."): fact.value for name, fact in facts.items() if name.startswith("args.")
     }
     return _Result(report, launch, table, merged, frozenset(answer.get("from_config") or ()), values)
+
+
+def _folder(cmd: command.Command) -> str:
+    """Where relative paths of the launch begin."""
+    folder = Path(cmd.cwd).expanduser()
+    return str(folder.absolute()) if cmd.cwd and not cmd.contained and folder.is_dir() else os.getcwd()
 
 
 def _verdicts(launch: Launch) -> tuple[tuple[FlagVerdict, ...], tuple[str, ...]]:
@@ -157,7 +213,7 @@ def _verdicts(launch: Launch) -> tuple[tuple[FlagVerdict, ...], tuple[str, ...]]
 
 
 def _notes(answer: Mapping[str, Any], cmd: command.Command) -> list[str]:
-    notes = []
+    notes = _not_built(answer.get("build") or {})
     if answer.get("draft_unknown"):
         notes.append("the draft model's config is not on this machine, so rules about the draft are skipped")
     if any(word.startswith("--config=") for word in cmd.args):
@@ -167,21 +223,17 @@ def _notes(answer: Mapping[str, Any], cmd: command.Command) -> list[str]:
     return notes
 
 
-def _refusal(answer: Mapping[str, Any], launch: Launch) -> Finding:
-    """SGLang's own no, as a finding. It has no fix of ours: the reason is SGLang's."""
-    where = str(answer.get("where") or "")
-    return Finding(
-        id="SGL001",
-        name="sglang-refuses",
-        severity=Severity.ERROR,
-        message=f"SGLang refuses this launch: {answer['message']}",
-        cause=f"raised in resolution at {where.removeprefix('sglang/srt/')}"
-        if where
-        else "raised in resolution",
-        impact="at start-up, before the weights are loaded",
-        evidence=(Evidence("source", where),) if where else (),
-        summary="SGLang refuses the launch itself",
-        rule_severity=Severity.ERROR,
+def _not_built(build: Mapping[str, Any]) -> list[str]:
+    """What was left out of a build that otherwise speaks."""
+    ranks = build.get("ranks") or ()
+    if all(one["status"] == NOT_BUILT for one in ranks):  # the head of the report says it
+        return []
+    return sorted(
+        {
+            f"the {one['rank']['model']} model was not built on rank {one['rank']['rank']}: {one['reason']}"
+            for one in ranks
+            if one["status"] == NOT_BUILT
+        }
     )
 
 
@@ -203,6 +255,8 @@ def _could_not(
         return CouldNotCheck(f"--config cannot be used: {message}", "correct the YAML file")
     if kind == "model":
         return CouldNotCheck(message, str(answer.get("hint", "")))
+    if answer.get("model_type"):
+        return model_types.could_not(str(answer["model_type"]), message, installed)
     if kind == "timeout":
         return CouldNotCheck(message, "run the check again; report it if it stays so")
     return CouldNotCheck(
@@ -240,6 +294,27 @@ def _in_file(name: str, value: Any) -> str:
     key = name.replace("_", "-")
     what = f"remove {key} from" if value in (None, False) else f"set {key} to {value} in"
     return f"the corrected command needs a change of the --config file too: {what} it"
+
+
+def _with_build_fix(target: _Target, result: _Result) -> _Result:
+    """A change for what SGLang's constructors refuse, where one of the known ones makes them accept the launch."""
+    errors = result.report.errors
+    broken = [f for f in errors if f.id.startswith("BLD") and f.fix is None]
+    if not broken or any(f.fix is not None and f.fix.set for f in errors):
+        return result
+    for fix in build_fixes.candidates(result.launch, broken[0].id):
+        args, unsettable = options.edit(target.command.args, dict(fix.set), result.table)
+        if unsettable:
+            continue
+        try:
+            again = _judged(target, target.command.with_args(args), {})
+        except CouldNotCheck:
+            continue
+        if again.report.errors or (again.report.build or {}).get("status") != BUILT:
+            continue
+        findings = tuple(replace(f, fix=fix) if f is broken[0] else f for f in result.report.findings)
+        return replace(result, report=replace(result.report, findings=findings))
+    return result
 
 
 def _corrected(target: _Target, first: _Result) -> tuple[tuple[str, ...] | None, dict[str, Any]]:
@@ -310,4 +385,4 @@ def _without_secrets(report: Report, target: _Target, result: _Result) -> Report
 
 
 def _secret_env(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if redact.is_secret(name)}
+    return redact.env_secrets(env)

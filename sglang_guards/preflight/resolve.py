@@ -17,23 +17,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sglang_guards import sglang_compat
+from sglang_guards.build import construct, stand_ins
 from sglang_guards.errors import CouldNotCheck
 from sglang_guards.launch import collect, model_files
 from sglang_guards.launch.facts import Fact
 from sglang_guards.launch.gpus import Gpu
-from sglang_guards.preflight import options, simulated_gpu
-
-#: What SGLang raises when it means no. Everything else is more likely a gap in the simulation.
-_REFUSALS = (ValueError, AssertionError, NotImplementedError, RuntimeError)
-#: RuntimeErrors of torch that say that there is no real GPU here.
-_NO_GPU = (
-    "nvidia driver",
-    "not compiled with cuda",
-    "no cuda gpus",
-    "cuda error",
-    "hip error",
-    "torch not compiled",
-)
+from sglang_guards.preflight import options, plain_config, refusals, simulated_gpu, target_machine
 
 
 class _Usage(Exception):
@@ -52,22 +41,26 @@ class _Parsed:
     #: Temporary folder -> the model path that the operator gave.
     stands_for: dict[str, str] = field(default_factory=dict)
     draft_unknown: bool = False
+    #: Model types that are judged from the JSON alone.
+    plain_types: list[str] = field(default_factory=list)
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """Parse, resolve and collect one launch. Never raises for what an operator can get wrong."""
     _no_network()
-    simulated_gpu.strike(Gpu(**request["gpu"]))
+    simulated_gpu.tell_tools(Gpu(**request["gpu"]))
     parsed = _Parsed(request)
     try:
         args = _serve_args(request["args"]) if request["serve"] else list(request["args"])
-        result = _resolve(args, parsed)
+        result = _resolve_any_type(args, parsed)
     except CouldNotCheck as error:
         result = {"kind": "model", "message": error.message, "hint": error.hint}
     except _Usage as error:
         result = {"kind": "usage", "message": str(error)}
     except ImportError as error:
-        result = _trouble(error)
+        result = _trouble(error) | _of_plain_types(parsed)
+    except stand_ins.CannotTell as error:
+        result = {"kind": "trouble", "message": f"SGLang's resolution asks {error}"}
     except (Exception, SystemExit) as error:
         result = _failure(error, parsed)
     result["table"] = [option.to_dict() for option in parsed.table]
@@ -95,6 +88,23 @@ def _serve_args(args: Sequence[str]) -> list[str]:
     return words
 
 
+def _resolve_any_type(args: list[str], parsed: _Parsed) -> dict[str, Any]:
+    """Resolve; once more with a plain config for each model type that transformers turns out not to know."""
+    env = dict(os.environ)
+    while True:
+        try:
+            return _resolve(args, parsed)
+        except Exception as error:
+            unknown = plain_config.unknown_type(error)
+            if unknown is None or unknown in parsed.plain_types:
+                raise
+            plain_config.accept(unknown)
+            parsed.plain_types.append(unknown)
+            parsed.done = False
+            os.environ.clear()
+            os.environ.update(env)
+
+
 def _resolve(args: list[str], parsed: _Parsed) -> dict[str, Any]:
     from sglang.srt.server_args import prepare_server_args
 
@@ -114,7 +124,7 @@ def _resolve(args: list[str], parsed: _Parsed) -> dict[str, Any]:
         if check is not None:
             check()
     view = sglang_compat.view(server_args)
-    problems: list[str] = []
+    problems: list[str] = [plain_config.note(kind) for kind in parsed.plain_types]
     typed = options.typed(parsed.merged, parsed.table)
     facts = collect.collect(
         view,
@@ -131,13 +141,29 @@ def _resolve(args: list[str], parsed: _Parsed) -> dict[str, Any]:
             k: v for k, v in facts.items() if not k.startswith("draft_model.") or k == "draft_model.exists"
         }
         facts["draft_model.built_in"] = Fact(False, "given")
+    build = _built(server_args, view, parsed) if parsed.request.get("build_s") else None
     return {
         "kind": "facts",
+        "build": build,
         "facts": {name: [fact.value, fact.origin, fact.where] for name, fact in facts.items()},
         "typed": typed,
         "problems": problems,
         "draft_unknown": parsed.draft_unknown,
     }
+
+
+def _built(server_args: Any, view: Any, parsed: _Parsed) -> dict[str, Any] | None:
+    """What SGLang's own constructors say of the launch, or why they could not be asked."""
+    if str(view.model_path).lower() in collect.DUMMY_PATHS:
+        return None
+    made = construct.build(
+        server_args,
+        view,
+        gpu=Gpu(**parsed.request["gpu"]),
+        seconds=float(parsed.request["build_s"]),
+        draft_known=not parsed.draft_unknown,
+    )
+    return made.to_dict()
 
 
 def _parse(
@@ -153,8 +179,14 @@ def _parse(
     _say_instead_of_exit(parser)
     namespace: argparse.Namespace = original(parser, list(edited))
     parsed.given = _given(original, parser, list(edited), fields)
+    parsed.stands_for |= target_machine.stand_in_devices(vars(namespace))
+    target_machine.take_for_granted(parsed.given | _devices(namespace), os.environ, edited)
     _prepare_model(namespace, parsed)
     return namespace
+
+
+def _devices(namespace: argparse.Namespace) -> dict[str, Any]:
+    return {k: v for k, v in vars(namespace).items() if k in target_machine.DEVICE_FIELDS and v}
 
 
 def _say_instead_of_exit(parser: argparse.ArgumentParser) -> None:
@@ -267,22 +299,34 @@ def _failure(error: BaseException, parsed: _Parsed) -> dict[str, Any]:
     message = _reason(error)
     if not parsed.done:
         return {"kind": "config", "message": message}
-    text = str(error).lower()
-    blocked = isinstance(error, RuntimeError) and any(word in text for word in _NO_GPU)
-    if "trust_remote_code" in text or "does not recognize this architecture" in text:
+    if unknown := plain_config.unknown_type(error):
+        return {"kind": "unknown type", "model_type": unknown}
+    if "trust_remote_code" in str(error):
         return {
             "kind": "trouble",
-            "message": "the installed transformers does not know this model type, "
-            "and code that a checkpoint brings is never run",
+            "message": "the checkpoint needs code that it brings, and code of a checkpoint is never run",
         }
-    if not isinstance(error, _REFUSALS) or blocked or isinstance(error, UnicodeError):
+    if isinstance(error, (RecursionError, MemoryError)):  # as likely ours as SGLang's
         return _trouble(error)
+    doubt = refusals.doubt(error)
+    if doubt is not None and not doubt.reason:
+        return _trouble(error) | _of_plain_types(parsed)
+    if doubt is None and parsed.plain_types:
+        return _trouble(error) | _of_plain_types(parsed)
+    if doubt is not None:
+        place = f" ({where})" if (where := _where(error)) else ""
+        return {"kind": "trouble", "message": f"{doubt.reason}: {message}{place}", "hint": doubt.hint}
     if parsed.draft_unknown:
         return {
             "kind": "trouble",
             "message": f"SGLang could not resolve the launch while the draft model is unknown: {message}",
         }
     return {"kind": "refused", "message": message, "where": _where(error)}
+
+
+def _of_plain_types(parsed: _Parsed) -> dict[str, Any]:
+    """For a failure that fields may have caused that the JSON does not have."""
+    return {"model_type": parsed.plain_types[0]} if parsed.plain_types else {}
 
 
 def _trouble(error: BaseException) -> dict[str, Any]:

@@ -100,13 +100,18 @@ def strike(gpu: Gpu) -> None:
     cuda.get_device_name = lambda device=None: gpu.name
     cuda.get_device_properties = lambda device=None: properties
     cuda.mem_get_info = lambda device=None: (memory, memory)
-    os.environ[_MEMORY] = str(memory >> 20)
+    tell_tools(gpu)
     if gpu.platform == "cuda":
         _pretend_installed("flashinfer")
     else:
         sys.meta_path.append(_AbsentFinder(("aiter",)))
     _register_gpu_quantizations()
     forget_probes()
+
+
+def tell_tools(gpu: Gpu) -> None:
+    """What the stand-in tools answer; for a process whose environment was replaced after the pose."""
+    os.environ[_MEMORY] = str(int(gpu.memory_gib * 2**30) >> 20)
 
 
 def _gfx_capability(arch: str) -> tuple[int, int]:

@@ -1,12 +1,16 @@
-"""The helper process of `check`: imports SGLang once, then forks for each request.
+"""The helper process of `check`: imports torch once, SGLang once for each kind of GPU, then forks for each request.
+
+SGLang computes constants while it is imported (`_is_cuda = is_cuda()`), so a process takes the place of one machine
+before it imports SGLang and keeps it: the helper forks one such process for each simulated GPU that it is asked for.
 
 Requests are JSON lines on stdin, answers JSON lines on the descriptor given as argument, so that what SGLang prints
-cannot get between them. It ends when stdin closes (the caller ended, however it ended).
+cannot get between them. All of it ends when stdin closes (the caller ended, however it ended).
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import select
@@ -16,9 +20,13 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sglang_guards.build import construct, stand_ins, torch_on_meta
+from sglang_guards.launch.gpus import Gpu
 from sglang_guards.preflight import resolve, simulated_gpu
 
 #: Variables that every check sets: nothing may go to the network.
@@ -26,13 +34,14 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFL
 _POLL_S = 5.0
 
 
-def main(answers_fd: int) -> None:
-    """Serve until stdin closes."""
+def main(answers_fd: int, tools: str) -> None:
+    """Serve until stdin closes. The caller made the folder `tools`, and both remove it: whoever is left."""
     requests_fd = os.dup(0)
     os.set_inheritable(requests_fd, False)
     with open(os.devnull) as null:
         os.dup2(null.fileno(), 0)
-    folder = Path(tempfile.mkdtemp(prefix="sglang-guards-tools-"))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the caller too, which ends this process
+    folder = Path(tools)
     log = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the process)
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
@@ -40,19 +49,124 @@ def main(answers_fd: int) -> None:
         simulated_gpu.write_tools(folder)
         os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         os.environ.update(OFFLINE)
-        _say(answers_fd, _import())
-        _serve(requests_fd, answers_fd, str(folder))
+        _say(answers_fd, _prepare())
+        _route(requests_fd, answers_fd, str(folder))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _import() -> dict[str, Any]:
+def _prepare() -> dict[str, Any]:
     try:
         simulated_gpu.hide()
-        simulated_gpu.warm_up()
+        torch_on_meta.prepare_libraries()
     except Exception as error:
         return {"kind": "trouble", "message": _first_line(error), "trace": traceback.format_exc()}
     return {"kind": "ready"}
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """A process that imported SGLang as one kind of machine."""
+
+    pid: int
+    requests: int
+    answers: int
+
+    def close(self) -> None:
+        for fd in (self.requests, self.answers):
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
+
+#: Machines kept alive by one helper; each adds some 200 MiB to what it shares with the others.
+_MOST_MACHINES = 3
+
+
+def _route(requests_fd: int, answers_fd: int, tools: str) -> None:
+    """Hand each request to the process of its machine, starting that when there is none."""
+    machines: dict[str, _Machine] = {}
+    try:
+        for request in _lines(requests_fd):
+            key = json.dumps(request["gpu"], sort_keys=True)
+            machine = machines.pop(key, None)
+            if machine is None:
+                while len(machines) >= _MOST_MACHINES:
+                    machines.pop(next(iter(machines))).close()
+                machine = _start(request["gpu"], tools, [requests_fd, answers_fd], machines.values())
+            answer = _ask(machine, request, requests_fd)
+            if answer is None:
+                shutil.rmtree(request["scratch"], ignore_errors=True)
+                machine.close()
+                return
+            if answer.get("kind") == "import":
+                machine.close()
+            else:
+                machines[key] = machine  # last: most recently used
+            _say(answers_fd, answer)
+    finally:
+        for machine in machines.values():
+            machine.close()
+
+
+def _start(gpu: Mapping[str, Any], tools: str, inherited: list[int], others: Iterable[_Machine]) -> _Machine:
+    requests_read, requests_write = os.pipe()
+    answers_read, answers_write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(BaseException):
+            for fd in (
+                *inherited,
+                requests_write,
+                answers_read,
+                *(f for m in others for f in (m.requests, m.answers)),
+            ):
+                os.close(fd)
+            _be(Gpu(**gpu), requests_read, answers_write, tools)
+        os._exit(0)
+    os.close(requests_read)
+    os.close(answers_write)
+    return _Machine(pid, requests_write, answers_read)
+
+
+def _be(gpu: Gpu, requests_fd: int, answers_fd: int, tools: str) -> None:
+    """Import SGLang as this machine, then serve."""
+    try:
+        simulated_gpu.strike(gpu)
+        construct.prepare(gpu)
+        simulated_gpu.warm_up()
+        gc.freeze()
+    except (Exception, stand_ins.CannotTell) as error:
+        _say(answers_fd, {"kind": "import", "message": _first_line(error), "trace": traceback.format_exc()})
+        return
+    _serve(requests_fd, answers_fd, tools)
+
+
+def _ask(machine: _Machine, request: dict[str, Any], requests_fd: int) -> dict[str, Any] | None:
+    """One answer of a machine; None when the caller is gone."""
+    data = (json.dumps(request) + "\n").encode()
+    try:
+        while data:
+            data = data[os.write(machine.requests, data) :]
+    except BrokenPipeError:  # SGLang could not be imported: its answer says why
+        pass
+    buffer = b""
+    while not buffer.endswith(b"\n"):
+        ready = select.select([machine.answers, requests_fd], [], [])[0]
+        if machine.answers in ready:
+            chunk = os.read(machine.answers, 1 << 20)
+            if not chunk:
+                return {
+                    "kind": "import",
+                    "message": "the process that imports SGLang ended without an answer",
+                }
+            buffer += chunk
+        elif requests_fd in ready:  # one request at a time: readable means closed
+            return None
+    return dict(json.loads(buffer))
 
 
 def _first_line(error: BaseException) -> str:
@@ -67,13 +181,14 @@ def _say(fd: int, answer: dict[str, Any]) -> None:
             data = data[os.write(fd, data) :]
 
 
-def _serve(requests_fd: int, answers_fd: int, tools: str) -> None:
+def _lines(requests_fd: int) -> Iterator[dict[str, Any]]:
+    """Requests until the pipe closes, or the caller ended while a stray copy of the pipe keeps it open."""
     parent = os.getppid()
     buffer = b""
     while True:
         while b"\n" not in buffer:
             if not select.select([requests_fd], [], [], _POLL_S)[0]:
-                if os.getppid() != parent:  # a stray copy of the pipe keeps it open
+                if os.getppid() != parent:
                     return
                 continue
             chunk = os.read(requests_fd, 1 << 16)
@@ -81,7 +196,11 @@ def _serve(requests_fd: int, answers_fd: int, tools: str) -> None:
                 return
             buffer += chunk
         line, _, buffer = buffer.partition(b"\n")
-        request = json.loads(line)
+        yield dict(json.loads(line))
+
+
+def _serve(requests_fd: int, answers_fd: int, tools: str) -> None:
+    for request in _lines(requests_fd):
         answer = _in_child(request, requests_fd, tools)
         if answer is None:
             shutil.rmtree(request["scratch"], ignore_errors=True)
@@ -165,4 +284,4 @@ def _collect(pid: int, read_fd: int, requests_fd: int, timeout_s: float) -> dict
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[3])

@@ -7,8 +7,10 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -16,9 +18,10 @@ from typing import Any
 
 from sglang_guards.errors import CouldNotCheck
 
-#: Seconds for SGLang's import (4 to 6 on a small machine, more on a cold disk) and for one resolution.
+#: Seconds for SGLang's import (4 to 6 on a small machine, more on a cold disk), one resolution, and one build.
 IMPORT_S = 180.0
 RESOLVE_S = 60.0
+BUILD_S = 60.0
 #: Variables that SGLang, torch or Python read at import; our own and what is read later do not matter.
 _AT_IMPORT = (
     "SGLANG_",
@@ -31,13 +34,17 @@ _AT_IMPORT = (
     "FLASHINFER_",
     "PYTHON",
     "LD_",
+    "HUGGINGFACE_",
+    "XDG_CACHE_HOME",
+    "MODELSCOPE_",
+    "HOME",
 )
 #: Helpers kept alive; each holds about half a GiB.
 _MOST = 2
 
 _START = (
     "import sys; sys.path[:] = sys.argv[2].split(chr(0x1f)); "
-    "from sglang_guards.preflight.worker import main; main(int(sys.argv[1]))"
+    "from sglang_guards.preflight.worker import main; main(int(sys.argv[1]), sys.argv[3])"
 )
 _Key = tuple[int, str, tuple[str, ...], tuple[tuple[str, str], ...]]
 
@@ -47,9 +54,10 @@ class Helper:
 
     def __init__(self, env: Mapping[str, str]) -> None:
         answers, theirs = os.pipe()
+        self._tools = tempfile.mkdtemp(prefix="sglang-guards-tools-")
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, str(theirs), chr(0x1F).join(_search_path())],
+                [sys.executable, "-c", _START, str(theirs), chr(0x1F).join(_search_path(env)), self._tools],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -63,10 +71,7 @@ class Helper:
         try:
             hello = self._read(IMPORT_S)
             if hello.get("kind") != "ready":
-                raise CouldNotCheck(
-                    f"SGLang cannot be imported here: {hello.get('message')}",
-                    "install what it needs into this Python environment",
-                )
+                raise _cannot_import(hello)
         except BaseException:
             self.close()
             raise
@@ -83,7 +88,10 @@ class Helper:
             raise CouldNotCheck(
                 "the process that resolves launches has ended", "run the check again"
             ) from None
-        return self._read(float(request["timeout_s"]) + 10.0)
+        answer = self._read(float(request["timeout_s"]) + IMPORT_S)
+        if answer.get("kind") == "import":
+            raise _cannot_import(answer)
+        return answer
 
     def _read(self, timeout_s: float) -> dict[str, Any]:
         deadline = time.monotonic() + timeout_s
@@ -118,13 +126,27 @@ class Helper:
             os.close(self._answers)
         try:
             self._process.wait(timeout=2)
-        except subprocess.TimeoutExpired:
+        except BaseException as error:  # it hangs, or a signal wants this process to end now
             self._process.kill()
             self._process.wait()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+        finally:
+            shutil.rmtree(self._tools, ignore_errors=True)
 
 
-def _search_path() -> list[str]:
-    return [path or os.getcwd() for path in sys.path]
+def _cannot_import(answer: Mapping[str, Any]) -> CouldNotCheck:
+    return CouldNotCheck(
+        f"SGLang cannot be imported here: {answer.get('message')}",
+        "install what it needs into this Python environment",
+    )
+
+
+def _search_path(env: Mapping[str, str]) -> list[str]:
+    """This process's module path, with the folders in front that only the launch's PYTHONPATH names."""
+    here = [path or os.getcwd() for path in sys.path]
+    extra = [os.path.abspath(path) for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
+    return [*(path for path in extra if path not in here), *here]
 
 
 _helpers: dict[_Key, Helper] = {}
@@ -135,7 +157,7 @@ def _key(env: Mapping[str, str]) -> _Key:
     matters = sorted(
         (k, v) for k, v in env.items() if k.startswith(_AT_IMPORT) and not k.startswith("SGLANG_GUARDS")
     )
-    return os.getpid(), sys.executable, tuple(_search_path()), tuple(matters)
+    return os.getpid(), sys.executable, tuple(_search_path(env)), tuple(matters)
 
 
 def ask(request: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,6 +68,8 @@ class Finding:
     #: The rule's one-line summary and its own severity, whatever this finding says; formats describe the rule by them.
     summary: str = ""
     rule_severity: Severity | None = None
+    #: Names of the facts that the rule read on its way to this finding.
+    decided_by: tuple[str, ...] = ()
 
     @property
     def url(self) -> str:
@@ -139,6 +142,8 @@ class Report:
     argv: tuple[str, ...] = ()
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     corrected: tuple[str, ...] | None = None
+    #: The model as SGLang built it: status, reason and ranks; None where no build was tried.
+    build: Mapping[str, Any] | None = None
     seconds: float = 0.0
 
     def count(self, severity: Severity) -> int:
@@ -155,7 +160,8 @@ class Report:
         """`fail` with an error; `unknown` when no rule could be decided at all; else `pass`."""
         if self.errors:
             return "fail"
-        if not self.applied and not self.findings and (self.skipped or self.notes):
+        decided = self.passed or self.findings or self.ignored
+        if not decided and (self.skipped or self.notes):
             return "unknown"
         return "pass"
 
@@ -165,7 +171,7 @@ class Report:
 
         summary = {s.value: self.count(s) for s in Severity}
         summary |= {"passed": len(self.passed), "skipped": len(self.skipped), "ignored": len(self.ignored)}
-        return {
+        made = {
             "schema_version": SCHEMA_VERSION,
             "tool": {"name": "sglang-guards", "version": __version__},
             "target": dict(self.target),
@@ -177,5 +183,18 @@ class Report:
             "skipped": [vars(s) for s in self.skipped],
             "ignored": [{"id": i.id, "severity": i.severity.value, "reason": i.reason} for i in self.ignored],
             "notes": list(self.notes),
+            "build": None if self.build is None else dict(self.build),
             "corrected": None if self.corrected is None else list(self.corrected),
         }
+        return {key: finite(value) for key, value in made.items()}
+
+
+def finite(value: Any) -> Any:
+    """A value that JSON can say: NaN and the infinities as text, all else as it is."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(inner) for inner in value]
+    return value

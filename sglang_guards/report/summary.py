@@ -20,6 +20,8 @@ def summary_rows(report: Report) -> list[tuple[str, str, str]]:
         ("spec", _spec),
         ("lora", _lora),
         ("gpu", _gpu),
+        ("memory", _memory),
+        ("build", _build),
     )
     rows = []
     for label, make in makers:
@@ -111,6 +113,23 @@ def _lora(facts: _Facts) -> tuple[str, str]:
     modules = facts("lora.target_modules")
     names = ", ".join(modules) if modules else "unknown"
     return f"on, target modules: {names}", facts.origin("lora.target_modules", "lora.enabled")
+
+
+def _memory(facts: _Facts) -> tuple[str, str]:
+    weights, memory = facts("build.weights_bytes"), facts("gpu.memory_gib")
+    if not weights or not memory:
+        return "", ""
+    text = f"weights {weights / 2**30:.1f} GiB of {memory:.1f} GiB per GPU"
+    if facts("build.weights_final") is False:
+        text += " before they are quantized or moved"
+    tokens = facts("build.kv_tokens")
+    return text + (f", KV cache about {tokens:,} tokens" if tokens else ""), "build"
+
+
+def _build(facts: _Facts) -> tuple[str, str]:
+    """Only what was not built has a row: what was, speaks by its findings."""
+    reason = facts("build.reason")
+    return (f"not built: {reason}", "") if reason and facts("build.status") == "not built" else ("", "")
 
 
 def _gpu(facts: _Facts) -> tuple[str, str]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from sglang_guards import shell
@@ -45,7 +46,7 @@ def failure(name: str, message: str, hint: str) -> str:
 
 def to_json(report: Report) -> str:
     """One JSON object, as `schemas/report.json` describes it."""
-    return json.dumps(report.to_dict(), indent=2, ensure_ascii=False, default=str)
+    return json_text(report.to_dict())
 
 
 def error_json(message: str, hint: str) -> str:
@@ -57,7 +58,17 @@ def error_json(message: str, hint: str) -> str:
         "tool": {"name": "sglang-guards", "version": __version__},
         "error": {"message": message, "hint": hint},
     }
-    return json.dumps(body, indent=2, ensure_ascii=False)
+    return json_text(body)
+
+
+#: What a terminal would act on although JSON lets it stand.
+_RAW = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def json_text(body: Any) -> str:
+    """JSON that every reader takes: no NaN, and nothing in it that would steer a terminal."""
+    made = json.dumps(body, indent=2, ensure_ascii=False, default=str)
+    return _RAW.sub(lambda found: f"\\u{ord(found[0]):04x}", made)
 
 
 def console(file: IO[str] | None = None) -> Console:
@@ -65,7 +76,9 @@ def console(file: IO[str] | None = None) -> Console:
     from rich.console import Console
 
     out = file or sys.stdout
-    width = None if out.isatty() or os.environ.get("COLUMNS") else _WIDTH
+    columns = os.environ.get("COLUMNS", "")
+    said = int(columns) if columns.isascii() and columns.isdigit() else 0
+    width = max(said, _NARROWEST) if said else _WIDTH if columns or not out.isatty() else None
     return Console(file=out, width=width, highlight=False, markup=False, emoji=False)
 
 
@@ -180,7 +193,7 @@ def _notes(report: Report, to: Console, width: int, verbose: bool) -> None:
     for skipped in report.skipped:
         missing.setdefault(skipped.missing, []).append(skipped.id)
     if verbose or len(missing) <= 3:
-        lines += [("skipped", f"{', '.join(ids)}: {name} is not known") for name, ids in missing.items()]
+        lines += [("skipped", f"{_ids(ids)}: {name} not known") for name, ids in missing.items()]
     lines += [("note", line) for line in report.notes]
     if verbose and report.passed:
         lines.append(("passed", ", ".join(report.passed)))
@@ -191,6 +204,10 @@ def _notes(report: Report, to: Console, width: int, verbose: bool) -> None:
             to.print(line, soft_wrap=True)
     if lines:
         to.print()
+
+
+def _ids(ids: Sequence[str]) -> str:
+    return ", ".join(ids) if len(ids) <= 12 else f"{len(ids)} rules"
 
 
 def counts(report: Report) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sglang_guards.launch.fact import MOST_RANKS
 from sglang_guards.launch.facts import Launch
 from sglang_guards.report.model import Finding, Fix, Severity
 from sglang_guards.rules import Rule, rule
@@ -320,7 +321,7 @@ def ep_divides_tp(rule: Rule, launch: Launch) -> Iterator[Finding]:
     ranks = tp // max(1, int(launch.get("args.moe_dp_size") or 1))
     if ranks < 1 or (ep > 0 and ranks % ep == 0) or not launch["source.moe_tp_is_floor"]:
         return
-    best = max((size for size in range(1, ranks + 1) if ranks % size == 0 and size <= ep), default=1)
+    best = max((size for size in range(1, min(ranks, ep, MOST_RANKS) + 1) if ranks % size == 0), default=1)
     where = launch.where("source.moe_tp_is_floor")
     yield rule.finding(
         flags=typed(launch, "tp_size", "ep_size"),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sglang_guards.launch.checkpoint import is_ignored
+from sglang_guards.launch.fact import MOST_RANKS
 from sglang_guards.launch.facts import Launch
 from sglang_guards.report.model import Evidence, Finding, Fix, Severity
 from sglang_guards.rules import Rule, rule
@@ -175,7 +176,7 @@ def _shared_width(launch: Launch) -> int | None:
 def _fix(launch: Launch, part: Part, step: int) -> Fix:
     tp, ep = int(launch["args.tp_size"]), max(1, int(launch["args.ep_size"]))
     if part.probe == "expert_block_check":
-        for wider in range(ep + 1, tp + 1):
+        for wider in range(ep + 1, min(tp, MOST_RANKS) + 1):
             if (
                 tp % wider == 0
                 and part.size % (tp // wider) == 0
@@ -183,7 +184,7 @@ def _fix(launch: Launch, part: Part, step: int) -> Fix:
             ):
                 text = f"add --ep-size {wider}: each rank then holds {part.size // (tp // wider)} columns"
                 return Fix(text, {"ep_size": wider}, applicability="display")
-    for fewer in range(tp - 1, 0, -1):
+    for fewer in range(min(tp - 1, MOST_RANKS), 0, -1):
         trial = [_resplit(p, tp, fewer, min(ep, fewer)) for p in _parts(launch)]
         if tp % fewer == 0 and fewer % min(ep, fewer) == 0 and not any(p.misfits(step) for p in trial):
             change = {"tp_size": fewer} | ({"ep_size": fewer} if ep > fewer else {})

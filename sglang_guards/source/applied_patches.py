@@ -1,4 +1,7 @@
-"""Which patches of patches/ the installed SGLang carries, read from its source and never from its version."""
+"""Which patches of patches/ the installed SGLang carries, read from its source and never from its version.
+
+All of a series but its tests, which are no part of the installed package.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from sglang_guards.source.tree import Source
 #: Probe that answers True where a patch is in -> the patch's concern, in the order of the series.
 PATCHES: dict[str, str] = {
     "validator_present": "validation at start-up",
+    "fusion_lists_wrappers": "all-reduce fusion for more entry classes",
     "fusion_hybrid_ep_guarded": "no all-reduce fusion across two MoE groups",
     "fused_add_relaxed": "relaxed atomics",
     "zero_store_guarded": "no zeros of filtered experts",
@@ -14,6 +18,8 @@ PATCHES: dict[str, str] = {
     "gate_checks_lora_hooks": "LoRA's down-projection delta kept",
     "gate_checks_deterministic": "off in batch-invariant mode",
     "cache3_skipped_with_flag": "no unused buffer",
+    "fused_sum_in_bands": "fused sum in column bands",
+    "fp8_scale_of_routed_rows": "FP8 scale over the rows that are read",
 }
 #: True in some releases as they are; alone they are no sign of a patched tree.
 _SHIPPED = frozenset({"fusion_hybrid_ep_guarded", "zero_store_guarded"})

@@ -12,7 +12,7 @@ import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.machinery import ModuleSpec, PathFinder
@@ -34,6 +34,14 @@ PROBE_MODULES = (
     "probes.flag_readers",
     "probes.moe_faults",
     "probes.launch_faults",
+    "probes.series_marks",
+    "probes.eplb",
+    "probes.overlap",
+    "probes.routed_scaling",
+    "probes.attention_backends",
+    "probes.speculative_draft",
+    "probes.pipeline",
+    "probes.fp8_scale",
     "models.fusion_contract",
 )
 
@@ -59,11 +67,14 @@ class Items:
 class Probe:
     name: str
     doc: str
-    fn: Callable[[Source], Answer | Items]
+    #: Takes the source, and the probe's arguments by name where it has any.
+    fn: Callable[..., Answer | Items]
 
 
 PROBES: dict[str, Probe] = {}
-_Fn = TypeVar("_Fn", bound=Callable[["Source"], "Answer | Items"])
+_Fn = TypeVar("_Fn", bound=Callable[..., "Answer | Items"])
+#: A probe and its arguments, as answers are remembered.
+_Question = tuple[str, tuple[tuple[str, str], ...]]
 
 
 def probe(name: str, doc: str) -> Callable[[_Fn], _Fn]:
@@ -96,7 +107,7 @@ class Source:
         self._texts: dict[str, str | None] = {}
         self._lines: dict[str, Sequence[str]] = {}
         self._codes: dict[tuple[str, str], Code | None] = {}
-        self._answers: dict[str, Answer | Items] = {}
+        self._answers: dict[_Question, Answer | Items] = {}
         #: Intermediate results that several probes of one family share.
         self.memo: dict[str, object] = {}
 
@@ -114,25 +125,26 @@ class Source:
 
     # -- questions ------------------------------------------------------------------------------------------
 
-    def ask(self, name: str) -> Answer:
+    def ask(self, name: str, **arguments: str) -> Answer:
         """The answer of probe `name`; never raises."""
-        found = self._run(name)
+        found = self._run(name, arguments)
         return found if isinstance(found, Answer) else Answer(None, found.where, f"{name} is a list of names")
 
-    def list(self, name: str) -> Items:
+    def list(self, name: str, **arguments: str) -> Items:
         """The names that probe `name` lists; never raises."""
-        found = self._run(name)
+        found = self._run(name, arguments)
         return found if isinstance(found, Items) else Items(None, found.where)
 
-    def _run(self, name: str) -> Answer | Items:
-        if name not in self._answers:
-            self._answers[name] = self._ask(name)
-        return self._answers[name]
+    def _run(self, name: str, arguments: Mapping[str, str]) -> Answer | Items:
+        question = (name, tuple(sorted(arguments.items())))
+        if question not in self._answers:
+            self._answers[question] = self._ask(name, arguments)
+        return self._answers[question]
 
-    def _ask(self, name: str) -> Answer | Items:
+    def _ask(self, name: str, arguments: Mapping[str, str]) -> Answer | Items:
         try:
             found = find_probe(name)
-            return found.fn(self) if found else Answer(None, None, f"there is no probe {name}")
+            return found.fn(self, **arguments) if found else Answer(None, None, f"there is no probe {name}")
         except Unknown as why:
             return Answer(None, None, str(why))
         except SyntaxError as why:
@@ -152,14 +164,20 @@ class Source:
     def text(self, rel: str) -> str | None:
         """The file's text, newlines unified, None where it cannot be read. `rel` begins with `sglang/`."""
         if rel not in self._texts:
-            try:
-                data = self.path(rel).read_bytes()
-            except OSError:
+            data = self.data(rel)
+            if data is None:
                 self._texts[rel] = None
             else:
                 text = data.decode("utf-8", errors="replace")
                 self._texts[rel] = text.replace("\r\n", "\n") if "\r" in text else text
         return self._texts[rel]
+
+    def data(self, rel: str) -> bytes | None:
+        """The file's bytes, which are not kept: for searches through many files."""
+        try:
+            return self.path(rel).read_bytes()
+        except OSError:
+            return None
 
     def lines(self, rel: str) -> Sequence[str]:
         if rel not in self._lines:

@@ -8,12 +8,13 @@ import pytest
 
 from tests.contract.tables import FUSED_MOE, KERNEL, Copy, answers, source
 from tests.contract.test_fused_sum import TABLE
+from tests.trees import running
 
 GATE_TAIL = "        and (topk > 2)\n"
 GUARD_0_5_15 = "if not FUSE_ADD_TO_OUTPUT and not (FUSE_SUM_ALL_REDUCE and LORA_PRESERVE_BASE):"
 BRANCH = "    if filter_expert and off_experts == -1:\n"
 ADD = "tl.atomic_add(c_ptrs, accumulator, mask=c_mask)"
-RELEASES = ("0.5.11", "0.5.15", "0.5.18", "0.5.22")
+RELEASES = running("edited")
 
 
 @pytest.fixture

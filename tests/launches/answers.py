@@ -6,15 +6,29 @@ Reads the launches as `checks.check_all` sends them; prints for each launch
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from typing import Any
 
 from sglang_guards.errors import CouldNotCheck
 from sglang_guards.judge import judge as real_judge
-from sglang_guards.launch.facts import Launch
+from sglang_guards.launch.facts import Launch, MissingFact
+from sglang_guards.launch.recording import RecordingLaunch
 from sglang_guards.preflight import launch_check
-from sglang_guards.rules import all_rules
+from sglang_guards.rules import Rule, all_rules
+
+
+def read_by(rule: Rule, launch: Launch) -> dict[str, str]:
+    """The facts that the rule reads on this launch, in order, with their values."""
+    recording = RecordingLaunch(launch)
+    with contextlib.suppress(MissingFact):
+        rule.findings(recording)
+    return {
+        name: repr(launch.env[name[4:]] if name.startswith("env.") else launch.get(name, "not known"))
+        for name in recording.read
+        if "(" not in name
+    }
 
 
 def main() -> None:
@@ -29,7 +43,7 @@ def main() -> None:
     for asked in json.load(sys.stdin):
         seen.clear()
         try:
-            report = launch_check.check(asked.pop("argv"), **asked)
+            report = launch_check.check(asked.pop("argv"), **({"build": False} | asked))
         except CouldNotCheck as error:
             answers.append({"error": str(error)})
             continue
@@ -40,7 +54,7 @@ def main() -> None:
             | {
                 rule.id: {
                     "fires": rule.id in fired,
-                    "read": {need: repr(launch.get(need, "not known")) for need in rule.needs},
+                    "read": read_by(rule, launch),
                 }
                 for rule in all_rules()
             }

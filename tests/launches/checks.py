@@ -24,12 +24,16 @@ def environment(release: str, **more: str) -> dict[str, str]:
 
 
 def check_all(release: str, launches: Sequence[dict[str, Any]], timeout: float = 600) -> list[dict[str, Any]]:
-    """One JSON report per launch (`argv`, `gpu`, `model` key, optional `env`), or ``{"error": …}`` of exit 2."""
+    """One JSON report per launch, or ``{"error": …}`` of exit 2.
+
+    A launch has `argv`, `gpu`, a `model` key, and where needed `env`; its model is built only with `build`.
+    """
     asked = [
         {
             "argv": launch["argv"],
             "gpu": launch["gpu"],
             "env": launch.get("env") or None,
+            "build": launch.get("build", False),
             "model_config": str(MODELS / launch["model"]) if launch.get("model") else None,
         }
         for launch in launches

@@ -1,6 +1,7 @@
 """Real public launches (corpus/*.toml): known to work, or publicly reported to go wrong, and on which release to judge.
 
-A good launch names the `releases` whose parser and model list accept it. A bad one names the `release` on which it is
+A good launch names the releases whose parser and model list accept it: from `since` to `until` (open: the newest), but
+`except`. A bad one names the `release` on which it is
 judged, the rules that must catch it (`catches`), releases on which they must be quiet (`quiet_on`), or why it is out
 of reach. `{models}` in a command is the folder of the model configs.
 """
@@ -14,11 +15,20 @@ from typing import Any
 import tomllib
 
 from tests.launches.checks import MODELS, check_all
+from tests.releases import between
 
 HERE = Path(__file__).parent
-CORPUS: dict[str, dict[str, Any]] = {
-    path.stem: tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted(HERE.glob("corpus/*.toml"))
-}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    case = tomllib.loads(path.read_text(encoding="utf-8"))
+    if case["kind"] == "good":
+        span = between(case["since"], case.get("until"))
+        case["releases"] = [release for release in span if release not in case.get("except", ())]
+    return case
+
+
+CORPUS: dict[str, dict[str, Any]] = {path.stem: _read(path) for path in sorted(HERE.glob("corpus/*.toml"))}
 GOOD = {name: case for name, case in CORPUS.items() if case["kind"] == "good"}
 BAD = {name: case for name, case in CORPUS.items() if case["kind"] == "bad"}
 

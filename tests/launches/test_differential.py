@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from functools import cache
@@ -12,10 +11,9 @@ from typing import Any
 import pytest
 
 from tests.launches.checks import MODELS, ROOT, environment
-from tests.trees import FLAG_RELEASES
+from tests.trees import FLAG_RELEASES, running
 
-CI = ("0.5.11", "0.5.15", "0.5.18", "0.5.20", "0.5.23")
-RELEASES = FLAG_RELEASES if os.environ.get("SGLANG_GUARDS_MATRIX") == "all" else CI
+RELEASES = running("differential", FLAG_RELEASES)
 FLAG = "--enable-fused-moe-sum-all-reduce"
 QWEN3 = "qwen3-30b-a3b-bf16"
 LORA = ["--enable-lora", "--max-lora-rank", "8", "--lora-target-modules", "all"]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.launches.checks import check_all
-from tests.trees import tree
+from tests.trees import FLAG_RELEASES, running, tree
 
 pytestmark = pytest.mark.live
 
@@ -27,7 +27,7 @@ ASKED = [
     "--enable-fused-moe-sum-all-reduce", "--enable-mixed-chunk", "--num-continuous-decode-steps", "4",
     "--triton-attention-reduce-in-fp32", "--schedule-policy", "lpm", "--enable-dp-attention",
 ]  # fmt: skip
-RELEASES = ("0.5.10", "0.5.12", "0.5.15", "0.5.19", "0.5.23")
+RELEASES = running("seed", FLAG_RELEASES)
 OUTCOMES = {"active", "ignored", "off", "overridden", "auto-enabled", "recommended", "unknown"}
 FLAGS = {
     "--enable-fused-moe-sum-all-reduce", "--moe-runner-backend", "--speculative-moe-runner-backend",

@@ -117,8 +117,8 @@ def main(seed: int, count: int) -> dict[str, Any]:
         argv, gpu, model = launch(dice)
         case = f"{' '.join(argv[3:])} --gpu {gpu} {model.rpartition('/')[2]}"
         try:
-            first = launch_check.check(argv, gpu=gpu, model_config=model)
-            again = launch_check.check(argv, gpu=gpu, model_config=model)
+            first = launch_check.check(argv, gpu=gpu, model_config=model, build=False)
+            again = launch_check.check(argv, gpu=gpu, model_config=model, build=False)
         except CouldNotCheck as error:
             ends["exit 2"] += 1
             if not error.message.strip() or "Traceback" in error.message:
@@ -143,7 +143,7 @@ def main(seed: int, count: int) -> dict[str, Any]:
             breaches.append(f"{case}: internal: {troubles[0][:300]}")
         if first.corrected is not None:
             ends["corrected"] += 1
-            fixed = launch_check.check(list(first.corrected), gpu=gpu, model_config=model)
+            fixed = launch_check.check(list(first.corrected), gpu=gpu, model_config=model, build=False)
             if fixed.errors:
                 breaches.append(f"{case}: the corrected command still has {[e.id for e in fixed.errors]}")
     return {"ends": ends, "breaches": breaches[:10]}

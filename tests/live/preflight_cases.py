@@ -72,7 +72,7 @@ def _answer(case: dict[str, Any]) -> dict[str, Any]:
 
     env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | case.pop("env", {})
     try:
-        return launch_check.check(env=env, **case).to_dict()
+        return launch_check.check(env=env, **({"build": False} | case)).to_dict()
     except launch_check.CouldNotCheck as error:
         return {"error": error.message, "hint": error.hint}
 

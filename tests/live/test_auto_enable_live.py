@@ -14,10 +14,9 @@ import pytest
 
 from tests.launches.checks import MODELS, ROOT, environment
 from tests.live.runs import hooked
-from tests.trees import FLAG_RELEASES, tree
+from tests.trees import PLUGIN_RELEASES, running, tree
 
-CI = ("0.5.11", "0.5.12", "0.5.14", "0.5.15", "0.5.18", "0.5.19", "0.5.20", "0.5.23")
-RELEASES = FLAG_RELEASES[2:] if os.environ.get("SGLANG_GUARDS_MATRIX") == "all" else CI
+RELEASES = running("auto", PLUGIN_RELEASES)
 BASE = ["--model-path", str(MODELS / "deepseek-v2-lite"), "--tp", "4"]
 OWN = ["--model-path", str(MODELS / "minimax-m2"), "--tp", "4", "--trust-remote-code"]
 

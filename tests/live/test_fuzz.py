@@ -10,16 +10,15 @@ import sys
 import pytest
 
 from tests.launches.checks import ROOT, environment
-from tests.trees import FLAG_RELEASES
+from tests.trees import FLAG_RELEASES, running
 
-ALL = os.environ.get("SGLANG_GUARDS_MATRIX") == "all"
-CI = ("0.5.10.post1", "0.5.15", "0.5.23")
+EVERY = os.environ.get("SGLANG_GUARDS_MATRIX") == "all"
 
 
 @pytest.mark.live
-@pytest.mark.parametrize("release", FLAG_RELEASES if ALL else CI)
+@pytest.mark.parametrize("release", running("fuzz", FLAG_RELEASES))
 def test_random_launches(release: str) -> None:
-    command = [sys.executable, "-m", "tests.live.fuzz", "7", "300" if ALL else "40"]
+    command = [sys.executable, "-m", "tests.live.fuzz", "7", "300" if EVERY else "40"]
     done = subprocess.run(
         command, env=environment(release), cwd=ROOT, capture_output=True, text=True, timeout=1800, check=False
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from typing import Any
 
@@ -10,11 +9,9 @@ import pytest
 from packaging.version import Version
 
 from tests.live.runs import FLAG, QWEN3, hooked
-from tests.trees import FLAG_RELEASES
+from tests.trees import PLUGIN_RELEASES, running
 
-CI = ("0.5.11", "0.5.13.post1", "0.5.15", "0.5.18", "0.5.19", "0.5.20", "0.5.23")
-WITH_PLUGINS = FLAG_RELEASES[2:]
-RELEASES = WITH_PLUGINS if os.environ.get("SGLANG_GUARDS_MATRIX") == "all" else CI
+RELEASES = running("hook", PLUGIN_RELEASES)
 BASE = ["--model-path", QWEN3, "--tp", "4"]
 DETERMINISTIC = [*BASE, FLAG, "--enable-deterministic-inference"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trees import FLAG_RELEASES, RELEASES, tree
+from tests.trees import FLAG_RELEASES, NEWEST, RELEASES, running, tree
 
 pytestmark = pytest.mark.live
 
@@ -59,7 +59,7 @@ def _run(
 
 
 #: One release for each place of the kernel, and the ends of the range; the rest are slow tests.
-QUICK = ("0.5.10", "0.5.11", "0.5.15", "0.5.16", "0.5.23")
+QUICK = running("hotfix")
 
 
 @pytest.mark.parametrize(
@@ -79,13 +79,13 @@ def test_triton_compiles_the_changed_line(release: str) -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_it_works_before_and_after_the_import_and_in_the_interpreter(when: str) -> None:
-    seen, _ = _run(tree("0.5.23"), when, interpret=True)
+    seen, _ = _run(tree(NEWEST), when, interpret=True)
     assert seen["kind"] == "InterpretedFunction"
     assert seen["relaxed"]
 
 
 def test_an_unknown_name_changes_nothing_and_says_so() -> None:
-    seen, log = _run(tree("0.5.23"), "before", "faster-please")
+    seen, log = _run(tree(NEWEST), "before", "faster-please")
     assert seen["said"] is None
     assert seen["old"]
     assert "is not known" in log
@@ -106,7 +106,7 @@ def test_an_unknown_name_changes_nothing_and_says_so() -> None:
 def test_anything_but_one_exact_line_is_left_alone(tmp_path: Path, edit, says: str) -> None:  # type: ignore[no-untyped-def]
     from sglang_guards.hook import hotfix
 
-    real = tree("0.5.23").joinpath(*hotfix.MODULES[0].split(".")).with_suffix(".py")
+    real = tree(NEWEST).joinpath(*hotfix.MODULES[0].split(".")).with_suffix(".py")
     path = tmp_path.joinpath(*hotfix.MODULES[0].split(".")).with_suffix(".py")
     path.parent.mkdir(parents=True)
     (tmp_path / "sglang" / "__init__.py").touch()

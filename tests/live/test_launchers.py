@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.live.runs import FLAG, QWEN3, launched
+from tests.trees import PLUGIN_RELEASES, running
 
-RELEASES = ("0.5.11", "0.5.15", "0.5.18", "0.5.23")
+RELEASES = running("launchers", PLUGIN_RELEASES)
 SERVER = ["-m", "sglang.launch_server"]
 SERVE = ["-c", "import sys; from sglang.cli.main import main; sys.argv[0] = 'sglang'; main()", "serve"]
 BASE = ["--model-path", QWEN3, "--tp", "4"]

@@ -70,6 +70,11 @@ def test_strict_counts_skipped_rules_unless_never() -> None:
             ["check", "--gpu", "4xH100", "--model-config", "/nowhere", "--", "sglang", "serve"],
             "/nowhere does not exist",
         ),
+        (["check", "sglang", "serve", "--", "more"], "a part of the launch stands before --"),
+        (["check", "--", "sglang", "serve", "x", "--gpu", "8xH200"], "--gpu stands behind the launch"),
+        (["check", "--", "sglang serve x", "--format", "json"], "--format stands behind the launch"),
+        (["check", "--", "sglang serve x", "more"], "the launch is one text in quotes"),
+        (["check", "--launch-file", "/no/such.sh"], "the launch file /no/such.sh cannot be read"),
         (["explain", "FMS999"], "there is no rule 'FMS999'"),
         (["explain"], "ID"),
         (["rules", "--", "sglang"], "takes no launch command"),
@@ -126,6 +131,27 @@ def test_log_lines_are_single_lines() -> None:
     lines = text.log_lines(Report(findings=(finding(Severity.WARNING),), notes=("a note",)))
     assert len(lines) == 2
     assert all("\n" not in line for line in lines)
+
+
+@pytest.mark.parametrize("columns", ["0", "-1", "x", "1", "99999"])
+def test_an_odd_width_of_the_terminal_hides_nothing(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert main.main(["explain", "FMS101"]) == 0
+    assert "## What it checks" in capsys.readouterr().out
+    text.text(Report(findings=(finding(Severity.ERROR),)), text.console())
+    assert "FAIL  1 error" in capsys.readouterr().out
+
+
+def test_json_says_no_number_that_is_none() -> None:
+    facts = {
+        "args.mem_fraction_static": {"value": float("nan"), "from": "given"},
+        "x": {"value": [float("-inf")]},
+    }
+    made = json.loads(text.to_json(Report(facts=facts)), parse_constant=pytest.fail)
+    assert made["launch"]["facts"]["args.mem_fraction_static"]["value"] == "nan"
+    assert made["launch"]["facts"]["x"]["value"] == ["-inf"]
 
 
 @pytest.mark.parametrize("redirect", [">/dev/full", ">&-"])

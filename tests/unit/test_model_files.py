@@ -91,3 +91,10 @@ def test_names_stay_below_the_root(tmp_path: Path, name: str) -> None:
                                              ("org/model", False), ("gpt2", False)])  # fmt: skip
 def test_paths_and_hub_ids(path: str, local: bool) -> None:
     assert model_files.looks_local(path) is local
+
+
+def test_a_config_nested_too_deeply_is_one_sentence(tmp_path: Path) -> None:
+    nested = '{"a":' * 900 + "1" + "}" * 900
+    (tmp_path / "config.json").write_text(f'{{"architectures": ["X"], "x": {nested}}}', encoding="utf-8")
+    with pytest.raises(CouldNotCheck, match="nested more than 100 levels deep"):
+        model_files.read(tmp_path)

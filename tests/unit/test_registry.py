@@ -28,7 +28,6 @@ def test_a_rule_is_complete(rule: Rule) -> None:
     assert re.fullmatch(r"[A-Z]{3}\d{3}", rule.id)
     assert rule.id[:3] in FAMILIES
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", rule.name)
-    assert rule.needs, "a rule names the facts that it reads"
     for section in SECTIONS:
         assert section in rule.doc, f"{rule.id} lacks {section}"
     assert not rule.summary.endswith(".")

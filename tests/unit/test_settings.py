@@ -40,3 +40,16 @@ def test_longest_prefix_wins_and_sglangs_own_refusal_cannot_be_ignored() -> None
     assert ignore_reason(ignore, "FMS102") == "family"
     assert ignore_reason(ignore, "ARF101") is None
     assert ignore_reason(ignore, "SGL001") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "ignored"),
+    [
+        ("FMS101,ARF102=both", {"FMS101": "both", "ARF102": "both"}),
+        ("FMS101=a, ARF=b", {"FMS101": "a", "ARF": "b"}),
+        ("FMS101=tested, twice; arf=b", {"FMS101": "tested, twice", "ARF": "b"}),
+        ("FMS101=a,b=c", {"FMS101": "a,b=c"}),
+    ],
+)
+def test_lists_of_ids_to_ignore(text: str, ignored: dict[str, str]) -> None:
+    assert parse_ignore(text) == (ignored, [])

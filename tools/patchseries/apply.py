@@ -1,11 +1,8 @@
-"""Apply a series to a git checkout (git am) or to an installed package, or change nothing and say why."""
+"""Which series is for a tree, where its files lie, and what would come out: nothing here changes a tree."""
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,14 +11,17 @@ from patchseries import gitobjects
 from patchseries.gitobjects import GitError
 from patchseries.manifest import PACKAGE, Patch, Series
 
-BACKUP = ".sglang-guards-patches"
 _FAILED = re.compile(r"patch failed: (?P<file>\S+):(?P<line>\d+)")
 _GONE = re.compile(r"error: (?P<file>\S+): (?:does not exist in index|No such file or directory)")
 _EXISTS = re.compile(r"error: (?P<file>\S+): already exists")
 
 
 class Refused(Exception):
-    """The tree does not fit. Nothing was changed."""
+    """The tree does not fit, or a run stops; `left` says how it leaves the tree."""
+
+    def __init__(self, reason: str, left: str = "nothing was changed") -> None:
+        super().__init__(reason)
+        self.left = left
 
 
 def kind_of(target: Path) -> str:
@@ -141,102 +141,3 @@ def _reason(hunk: str, content: bytes) -> str:
     if after and after in content.decode("utf-8", "replace"):
         return "the hunk is applied already"
     return "the lines around it differ"
-
-
-# -- a git checkout -----------------------------------------------------------------------------------------------
-
-
-def to_checkout(series: Series, target: Path) -> str:
-    """git am of the whole series; the commit to go back to."""
-    if (target / ".git/rebase-apply").exists() or (target / ".git/rebase-merge").exists():
-        raise Refused(f"{target} is in the middle of a git am or rebase")
-    dirty = gitobjects.run(target, "status", "--porcelain", "--untracked-files=no").splitlines()
-    if dirty:
-        raise Refused(f"{target} has uncommitted changes:\n" + "\n".join(f"  {line}" for line in dirty[:10]))
-    new = [name for name in series.files if (target / name).exists() and name.startswith("test/")]
-    tracked = gitobjects.committed(target, series.files)
-    loose = [name for name in new if name not in tracked]
-    if loose:
-        raise Refused("untracked files are in the way:\n" + "\n".join(f"  {name}" for name in loose))
-    expected = rehearse(series, tracked, tests=True)
-    before = gitobjects.run(target, "rev-parse", "HEAD").strip()
-    try:
-        gitobjects.run(target, *_identity(target), "am", "--no-3way", "--keep-cr", *map(str, _paths(series)))
-    except GitError as error:
-        gitobjects.run(target, "am", "--abort")
-        raise Refused(f"git am: {error}") from None
-    if gitobjects.committed(target, series.files) != expected:
-        gitobjects.run(target, "reset", "--keep", before)
-        raise Refused("git am gave other files than the rehearsal; went back to the commit before")
-    return before
-
-
-def _paths(series: Series) -> list[Path]:
-    return [patch.path for patch in series.patches]
-
-
-def _identity(target: Path) -> list[str]:
-    """git am needs a committer; lend one where none is configured."""
-    try:
-        gitobjects.run(target, "var", "GIT_COMMITTER_IDENT")
-    except GitError:
-        return ["-c", "user.name=sglang-guards", "-c", "user.email=sglang-guards@localhost"]
-    return []
-
-
-# -- an installed package or an unpacked wheel ---------------------------------------------------------------------
-
-
-def to_package(series: Series, target: Path) -> Path:
-    """Patch the package in place and keep the originals beside it; returns the backup folder."""
-    backup = package_of(target) / BACKUP
-    if backup.exists():
-        applied = json.loads((backup / "state.json").read_text(encoding="utf-8"))["series"]
-        raise Refused(f"{applied} is applied already; undo it first: apply --reverse {target}")
-    before = {n: c for n, c in present(series, target).items() if n.startswith(PACKAGE)}
-    after = rehearse(series, before, tests=False)
-    changed = {name: content for name, content in after.items() if before.get(name) != content}
-    gitobjects.write(backup / "original", {name: before[name] for name in changed if name in before})
-    state = {
-        "series": series.name,
-        "files": {name: [gitobjects.blob(before[name]), gitobjects.blob(changed[name])] for name in changed},
-    }
-    (backup / "state.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
-    try:
-        for name, content in changed.items():
-            _replace(target, name, content)
-    except OSError as error:
-        _restore(target, backup, list(changed))
-        raise Refused(f"could not write: {error}") from None
-    return backup
-
-
-def from_package(target: Path) -> str:
-    """Put the originals back; the name of the series that was applied."""
-    backup = package_of(target) / BACKUP
-    if not backup.is_dir():
-        raise Refused(f"no series was applied to {target} by this tool")
-    state = json.loads((backup / "state.json").read_text(encoding="utf-8"))
-    for name, (_, after) in state["files"].items():
-        path = place(target, name)
-        if path is None or not path.is_file() or gitobjects.blob(path.read_bytes()) != after:
-            raise Refused(f"  {name}: the file was changed after the series was applied")
-    _restore(target, backup, list(state["files"]))
-    return str(state["series"])
-
-
-def _restore(target: Path, backup: Path, names: list[str]) -> None:
-    for name in names:
-        _replace(target, name, (backup / "original" / name).read_bytes())
-    shutil.rmtree(backup)
-
-
-def _replace(target: Path, name: str, content: bytes) -> None:
-    """Write beside and rename: a reader sees the old file or the new one, and links stay untouched."""
-    path = place(target, name)
-    assert path is not None
-    mode = path.stat().st_mode & 0o777
-    beside = path.with_name(path.name + ".sglang-guards")
-    beside.write_bytes(content)
-    os.chmod(beside, mode)
-    os.replace(beside, path)

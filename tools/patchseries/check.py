@@ -40,6 +40,8 @@ PROBES = {
     "combine_covers_musa": 10,
     "combine_covers_other": 10,
     "gate_checks_lora_hooks": 11,
+    "fusion_lists_wrappers": 10,
+    "fp8_scale_of_routed_rows": 10,
 }
 #: Tests of the kernel that fail on the untouched release, where they show the fault or what is not there yet, with
 #: the last such release.

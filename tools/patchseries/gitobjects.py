@@ -19,17 +19,21 @@ class GitError(RuntimeError):
     """git ended with an error; the text is what it said."""
 
 
-def run(folder: Path, *args: str, text: str | None = None, env: Mapping[str, str] | None = None) -> str:
-    """git with the user's configuration."""
+def run(
+    folder: Path, *args: str, text: str | None = None, env: Mapping[str, str] | None = None, keep: int = -1
+) -> str:
+    """git with the user's configuration. `keep` is an open file that stays open for git, a lock for instance."""
     done = subprocess.run(
         ["git", "-C", str(folder), *args],
         input=text,
         capture_output=True,
         text=True,
         env={**os.environ, "LC_ALL": "C", **(env or {})},
+        pass_fds=(keep,) if keep >= 0 else (),
     )
     if done.returncode:
-        raise GitError((done.stderr or done.stdout).strip())
+        said = (done.stderr or done.stdout).strip()
+        raise GitError(said or f"git {args[-1]} ended with {done.returncode}")
     return done.stdout
 
 

@@ -94,15 +94,16 @@ class Graph:
         """
         first = None
         needles = (b"\nclass " + name.encode() + b"(", b"\nclass " + name.encode() + b":")
-        folder = self.source.root.joinpath(*MODELS.split("/")[1:])
+
+        def likeness(rel: str) -> tuple[int, str]:
+            stem = rel.rpartition("/")[2].removesuffix(".py")
+            return -_alike(stem, name), stem
+
         for pattern in ("*.py", "*/*.py"):
-            for path in sorted(folder.glob(pattern), key=lambda path: (-_alike(path.stem, name), path.name)):
-                try:
-                    content = path.read_bytes()
-                except OSError:
-                    continue
-                if any(needle in content for needle in needles):
-                    found = Cls(f"{MODELS}/{path.relative_to(folder).as_posix()}", name)
+            for rel in sorted(self.source.files(MODELS, pattern), key=likeness):
+                content = self.source.data(rel)
+                if content is not None and any(needle in content for needle in needles):
+                    found = Cls(rel, name)
                     registered = content.rpartition(b"\nEntryClass")[2]
                     if re.search(rb"\b" + name.encode() + rb"\b", registered) and registered != content:
                         return found

@@ -44,7 +44,7 @@ def full_contract(source: Source, architecture: str, config: Mapping[str, Any] |
 def contract(source: Source, architecture: str, config: Mapping[str, Any] | None = None) -> Contract:
     """`full_contract` with the reason; never raises."""
     try:
-        graph = _graph(source)
+        graph = graph_of(source)
         entry = graph.holder(architecture)
         if entry is None:
             return Contract(None, "", f"no model file defines {architecture}")
@@ -57,11 +57,21 @@ def contract(source: Source, architecture: str, config: Mapping[str, Any] | None
 
 def decoders(source: Source, architecture: str, config: Mapping[str, Any] | None = None) -> tuple[str, ...]:
     """Names of the decoder-layer classes that an architecture stacks; empty where they were not found."""
-    graph = _graph(source)
+    return tuple(sorted(cls.name for cls in decoder_classes(source, architecture, config)))
+
+
+def decoder_classes(
+    source: Source, architecture: str, config: Mapping[str, Any] | None = None
+) -> tuple[Cls, ...]:
+    """The decoder-layer classes that an architecture stacks; empty where they were not found."""
+    graph = graph_of(source)
     entry = graph.holder(architecture)
-    if entry is None:
-        return ()
-    return tuple(sorted(cls.name for cls in _constructed(graph, entry, config).decoders))
+    return () if entry is None else tuple(_constructed(graph, entry, config).decoders)
+
+
+def model_classes(source: Source, architecture: str) -> tuple[Cls, ...]:
+    """The model classes between an entry class and its layers, bases included; empty where they were not found."""
+    return tuple(_reached(source, architecture, None) or ())
 
 
 def completes_before_stage(
@@ -74,7 +84,7 @@ def completes_before_stage(
     reached = _reached(source, architecture, config)
     if reached is None:
         return None
-    graph = _graph(source)
+    graph = graph_of(source)
     bodies = [code.node for cls in reached if (code := graph.own(cls, "forward")) is not None]
     leaving = [node for body in bodies for node in walk(body) if isinstance(node, ast.If) and _leaves(node)]
     if not leaving:
@@ -97,14 +107,14 @@ def captures_unreduced(
     reached = _reached(source, architecture, config)
     if reached is None:
         return None
-    texts = map(_graph(source).text, reached)
+    texts = map(graph_of(source).text, reached)
     return any(_CAPTURES.search(text) and MARK not in text for text in texts)
 
 
 def _reached(source: Source, architecture: str, config: Mapping[str, Any] | None) -> list[Cls] | None:
     """The model classes between the entry class and its layers, bases included; None where they were not found."""
     try:
-        graph = _graph(source)
+        graph = graph_of(source)
         entry = graph.holder(architecture)
         if entry is None:
             return None
@@ -116,7 +126,7 @@ def _reached(source: Source, architecture: str, config: Mapping[str, Any] | None
 
 def all_kinds(source: Source) -> dict[str, str | None]:
     """Contract kind of every entry architecture, drafts left out. Slow (seconds): for tests and reviews."""
-    graph = _graph(source)
+    graph = graph_of(source)
     entries = (entry.name for rel in graph.files() for entry in graph.entries(rel))
     return {name: contract(source, name).kind for name in sorted(entries) if not _DRAFT.search(name)}
 
@@ -131,7 +141,8 @@ def _models_full_contract(source: Source) -> Items:
     return Items(derived_set(source))
 
 
-def _graph(source: Source) -> Graph:
+def graph_of(source: Source) -> Graph:
+    """The graph of model classes of a source tree, made once."""
     made = source.memo.get("model graph")
     if not isinstance(made, Graph):
         made = source.memo["model graph"] = Graph(source)

@@ -14,11 +14,8 @@ _DECLARES = re.compile(r"sglang/srt/(server_args\.py|arg_groups/field_order\.py|
 
 def _line_of(source: Source, rel: str, word: str) -> int | None:
     """Number of the first line that holds the word outside a comment; the text is not kept."""
-    try:
-        data = source.path(rel).read_bytes()
-    except OSError:
-        return None
-    if word.encode() not in data:
+    data = source.data(rel)
+    if data is None or word.encode() not in data:
         return None
     lines = enumerate(data.decode("utf-8", errors="replace").split("\n"), 1)
     return next((number for number, line in lines if word in line.split("#")[0]), None)

@@ -14,7 +14,7 @@ from sglang_guards.source.probes.fused_sum_gate import (
     gate,
     mentions,
 )
-from sglang_guards.source.syntax.evaluate import Path, World, paths, pruned, terminal_name
+from sglang_guards.source.syntax.evaluate import Path, World, paths, pruned, terminal_name, truth
 from sglang_guards.source.syntax.slicing import Unknown
 from sglang_guards.source.tree import Answer, Source, probe
 
@@ -164,8 +164,10 @@ def _step_reads(
     if isinstance(step, ast.Delete) or any(terminal_name(call) == "after_down" for call in calls):
         return [[]]
     for call in calls:
-        if isinstance(call.func, ast.Name) and any(mentions(a, found.variable) for a in _arguments(call)):
-            return _reads_in_helper(source, found, call, path, facts)
+        if _hands_on(call, {found.variable}, CACHE):
+            return _reads_in_helper(
+                source, found, call, World(facts, dict(path.seen)), {found.variable}, CACHE
+            )
     return [_data_reads(live, CACHE)]
 
 
@@ -174,44 +176,105 @@ def _arguments(call: ast.Call) -> list[ast.expr]:
 
 
 def _data_reads(live: Sequence[ast.AST], name: str) -> list[ast.AST]:
-    """Uses of a tensor other than of its shape, dtype or device."""
-    harmless = {
-        id(node.value)
-        for node in live
-        if isinstance(node, ast.Attribute) and node.attr in ("shape", "dtype", "device", "ndim")
-    }
-    # `cache.view(*cache.shape)` uses the tensor once for its data and once for its shape
-    return [n for n in live if isinstance(n, ast.Name) and n.id == name and id(n) not in harmless]
+    """Places that read a tensor's data, told by the operation; Unknown where it is handed to something else."""
+    named = {id(node): node for node in live if isinstance(node, ast.Name) and node.id == name}
+    reads: list[ast.AST] = []
+    for node in live:
+        if isinstance(node, ast.Attribute) and id(node.value) in named:
+            named.pop(
+                id(node.value)
+            )  # `cache.view(…)`, `cache.sum(…)`: read where the result is, or only its shape
+            if node.attr not in (*_SHAPE, *_VIEWS):
+                reads.append(node.value)
+        elif isinstance(node, ast.Call) and _sums(node):
+            reads += [n for argument in _arguments(node) for n in _tensors(argument, name)]
+    seen = {id(node) for node in reads}
+    if loose := [node for key, node in named.items() if key not in seen and isinstance(node.ctx, ast.Load)]:
+        raise Unknown(f"line {loose[0].lineno}: what is done with {name} here is not known")
+    return reads
+
+
+_SHAPE = ("shape", "dtype", "device", "ndim")
+_VIEWS = ("view", "reshape", "size", "stride", "data_ptr", "numel", "dim")
+
+
+def _tensors(argument: ast.expr, name: str) -> list[ast.AST]:
+    """The tensor in `cache`, `cache[:, 0]`, `cache.view(…)` and `cache[: n].view(…)`."""
+    while True:
+        if isinstance(argument, ast.Subscript):
+            argument = argument.value
+        elif isinstance(argument, ast.Call) and isinstance(argument.func, ast.Attribute):
+            if argument.func.attr not in _VIEWS:
+                return []
+            argument = argument.func.value
+        else:
+            return [argument] if isinstance(argument, ast.Name) and argument.id == name else []
+
+
+def _sums(call: ast.Call) -> bool:
+    """Whether a call is one of the operations that are known to read their tensors."""
+    name, root = terminal_name(call) or "", call.func
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    return name.startswith("moe_sum") or (isinstance(root, ast.Name) and root.id in ("torch", "vllm_ops"))
 
 
 def _reads_in_helper(
-    source: Source, found: Gate, call: ast.Call, path: Path, facts: Mapping[str, object]
+    source: Source, found: Gate, call: ast.Call, world: World, gates: set[str], cache: str, depth: int = 0
 ) -> list[list[ast.AST]]:
     """The combine as a function of its own: follow it with the arguments of the call."""
     name = terminal_name(call) or ""
+    if depth > 3 or not isinstance(call.func, ast.Name):
+        raise Unknown(f"{name or 'the combine'} cannot be followed")
     helper = source.function(found.code.rel, name).node
-    if not isinstance(helper, ast.FunctionDef) or any(isinstance(a, ast.Starred) for a in call.args):
+    packed = any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords)
+    if not isinstance(helper, ast.FunctionDef) or packed:
         raise Unknown(f"{name} cannot be followed")
     given = dict(zip((a.arg for a in helper.args.args), call.args, strict=False))
     given.update({keyword.arg: keyword.value for keyword in call.keywords if keyword.arg})
-    buffers = [parameter for parameter, value in given.items() if _is_cache(value)]
+    buffers = [p for p, value in given.items() if isinstance(value, ast.Name) and value.id == cache]
     if len(buffers) > 1:
         raise Unknown(f"{name} is given the unfused buffer twice")
     buffer = buffers[0] if buffers else CACHE
-    world = World(facts, dict(path.seen))
-    bound = {parameter: world.value(value) for parameter, value in given.items()}
-    gates = {parameter for parameter, value in given.items() if mentions(value, found.variable)}
-    body = pruned(helper.body, {*gates, buffer})
-    return [
-        [
-            node
-            for step in inner.steps
-            if not isinstance(step.node, ast.Delete)
-            for node in _data_reads(step.live, buffer)
-        ]
-        for inner in paths(body, World(facts, bound))
-        if not isinstance(inner.end, ast.Raise)
-    ]
+    bound = {parameter: world.value(value) for parameter, value in _with_defaults(helper, given).items()}
+    facts = {name: value for name, value in world.pinned.items() if name not in bound}
+    inside = {p for p, value in given.items() if any(mentions(value, one) for one in gates)}
+    ways: list[list[ast.AST]] = []
+    for inner in paths(pruned(helper.body, {*inside, buffer}), World(facts, bound)):
+        if isinstance(inner.end, ast.Raise):
+            continue
+        after = World(facts, dict(inner.seen))
+        reads: list[list[ast.AST]] = [[]]
+        for step in inner.steps:
+            if isinstance(step.node, ast.Delete):
+                continue
+            calls = [node for node in step.live if isinstance(node, ast.Call)]
+            deeper = next((c for c in calls if _hands_on(c, inside, buffer)), None)
+            more = (
+                [_data_reads(step.live, buffer)]
+                if deeper is None
+                else _reads_in_helper(source, found, deeper, after, inside, buffer, depth + 1)
+            )
+            reads = [[*so_far, *also] for so_far in reads for also in more]
+        ways += reads
+    return ways
+
+
+def _with_defaults(helper: ast.FunctionDef, given: Mapping[str, ast.expr]) -> Mapping[str, ast.expr]:
+    """The arguments of a call, and the defaults of those that it leaves out."""
+    names = [argument.arg for argument in helper.args.args]
+    late = dict(zip(names[len(names) - len(helper.args.defaults) :], helper.args.defaults, strict=True))
+    keyword_only = zip(helper.args.kwonlyargs, helper.args.kw_defaults, strict=True)
+    late |= {argument.arg: value for argument, value in keyword_only if value is not None}
+    return {**late, **given}
+
+
+def _hands_on(call: ast.Call, gates: set[str], buffer: str) -> bool:
+    """Whether a call hands on the buffer itself, or the decision, to a function that is none of the known sums."""
+    if _sums(call):
+        return False
+    given = _arguments(call)
+    return any(isinstance(a, ast.Name) and a.id in {*gates, buffer} for a in given)
 
 
 def _covers(source: Source, platform: str) -> Answer:
@@ -241,19 +304,43 @@ for _name in PLATFORMS:
 @probe("cache3_skipped_with_flag", "The unfused buffer is not allocated where the sum is fused.")
 def cache3_skipped_with_flag(source: Source) -> Answer:
     found = gate(source)
-    made: list[list[ast.AST]] = []
+    made: list[ast.AST | None] = []
     for path in found.paths(batch_facts(), whole=True):
-        assigned = [
-            step for step in path.steps if isinstance(step.node, ast.Assign) and _targets_cache(step.node)
-        ]
-        made.append([n for step in assigned for n in step.live if isinstance(n, ast.Call)])
-    first = [calls[0] for calls in made if calls]
-    if len(first) == len(made):
-        return Answer(False, found.code.where(first[0]), f"{CACHE} is allocated all the same")
-    return Answer(
-        None if first else True, found.where(), f"{CACHE} is {'sometimes ' if first else 'not '}allocated"
-    )
+        world = World(batch_facts(), {**path.seen, found.variable: True})
+        made_anew = [step for step in path.steps if _targets_cache(step.node) and not _narrows(step.node)]
+        assigned = [step.node for step in made_anew]
+        if len(assigned) != 1:
+            raise Unknown(f"{CACHE} is not made in one place")
+        made.append(_allocation(assigned[0], world))
+    first = next((node for node in made if node is not None), None)
+    if first is None:
+        return Answer(True, found.where(), f"{CACHE} is not allocated")
+    if None not in made:
+        return Answer(False, found.code.where(first), f"{CACHE} is allocated all the same")
+    return Answer(None, found.where(), f"{CACHE} is sometimes allocated")
 
 
-def _targets_cache(node: ast.Assign) -> bool:
-    return any(isinstance(t, ast.Name) and t.id == CACHE for t in node.targets)
+def _allocation(node: ast.stmt, world: World) -> ast.AST | None:
+    """The call that allocates, None where nothing is allocated; Unknown where something else makes the buffer."""
+    value = node.value if isinstance(node, ast.Assign) else None
+    while isinstance(value, ast.IfExp) and (test := truth(world.value(value.test))) is not None:
+        value = value.body if test else value.orelse
+    if isinstance(value, ast.Constant) and value.value is None:
+        return None
+    calls = [n for n in ast.walk(value) if isinstance(n, ast.Call)] if value is not None else []
+    if not any((terminal_name(c) or "").startswith(("empty", "zeros", "new_empty", "view")) for c in calls):
+        raise Unknown(f"how {CACHE} is made is not known")
+    return calls[0]
+
+
+def _narrows(node: ast.stmt) -> bool:
+    """`cache = cache[:n]` takes a part of what is there."""
+    value = node.value if isinstance(node, ast.Assign) else None
+    return isinstance(value, ast.Subscript) and isinstance(value.value, ast.Name) and value.value.id == CACHE
+
+
+def _targets_cache(node: ast.stmt) -> bool:
+    if not isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr)):
+        return False
+    names = [n for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    return any(n.id == CACHE for n in names)

@@ -15,7 +15,7 @@ from sglang_guards.source.probes.fused_sum_gate import (
     RUNNER_FILES,
     gate,
 )
-from sglang_guards.source.syntax.evaluate import Path, World, paths, pruned, terminal_name, truth
+from sglang_guards.source.syntax.evaluate import Path, World, paths, terminal_name, truth
 from sglang_guards.source.syntax.slicing import Unknown
 from sglang_guards.source.tree import Answer, Code, Source, probe
 
@@ -62,7 +62,7 @@ def zero_store_guarded(source: Source) -> Answer:
     code = kernel(source)
     branch = branch_of_filtered_experts(code)
     found = paths(branch.body, World(_DOWN_PROJECTION))
-    stores = [_stores(path) for path in found]
+    stores = [_stores(source, code, path) for path in found]
     storing = [calls[0] for calls in stores if calls]
     if storing and len(storing) == len(stores):
         return Answer(
@@ -75,9 +75,47 @@ def zero_store_guarded(source: Source) -> Answer:
     return Answer(True, code.where(branch), "nothing is stored for filtered experts when the sum is fused")
 
 
-def _stores(path: Path) -> list[ast.Call]:
-    calls = [node for step in path.steps for node in step.live if isinstance(node, ast.Call)]
-    return [c for c in calls if (terminal_name(c) or "").startswith(("write_zeros", "store", "atomic_"))]
+#: What a kernel calls without writing to memory, beside Triton's own functions.
+_HARMLESS = frozenset({"min", "max", "range", "int", "float", "len", "abs", "static_range"})
+
+
+def _stores(source: Source, code: Code, path: Path, depth: int = 0) -> list[ast.Call]:
+    """Calls on a path that write to memory, through helpers of the same file too; Unknown where one may."""
+    found: list[ast.Call] = []
+    for step in path.steps:
+        for call in (node for node in step.live if isinstance(node, ast.Call)):
+            name = terminal_name(call) or ""
+            if name.startswith(("store", "atomic_")):
+                found.append(call)
+            elif isinstance(call.func, ast.Name) and name not in _HARMLESS:
+                if _helper_stores(source, code, call, World(_DOWN_PROJECTION, dict(path.seen)), depth):
+                    found.append(call)
+            elif isinstance(step.node, ast.Expr) and not _of_triton(call.func):
+                raise Unknown(f"line {call.lineno}: whether {ast.unparse(call.func)} stores is not known")
+    return found
+
+
+def _of_triton(func: ast.expr) -> bool:
+    while isinstance(func, ast.Attribute):
+        func = func.value
+    return isinstance(func, ast.Name) and func.id in ("tl", "triton", "libdevice")
+
+
+def _helper_stores(source: Source, code: Code, call: ast.Call, world: World, depth: int) -> bool:
+    """Whether a function of the same file stores when it is called so."""
+    name = terminal_name(call) or ""
+    helper = source.function(code.rel, name).node
+    packed = any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords)
+    if depth > 2 or packed or not isinstance(helper, ast.FunctionDef):
+        raise Unknown(f"{name} cannot be followed")
+    given = dict(zip((a.arg for a in helper.args.args), call.args, strict=False))
+    given.update({keyword.arg: keyword.value for keyword in call.keywords if keyword.arg})
+    bound = {parameter: world.value(value) for parameter, value in given.items()}
+    every = paths(helper.body, World(world.pinned, bound))
+    stores = {bool(_stores(source, Code(code.rel, helper), path, depth + 1)) for path in every}
+    if len(stores) != 1:
+        raise Unknown(f"whether {name} stores depends on an unknown condition")
+    return stores.pop()
 
 
 def _guard(branch: ast.If, store: ast.Call) -> ast.AST:
@@ -87,19 +125,26 @@ def _guard(branch: ast.If, store: ast.Call) -> ast.AST:
 
 
 def _fused_adds(source: Source) -> tuple[Code, list[ast.Call]]:
+    """The atomic adds that are reached when the sum is fused; none where plain stores are reached instead."""
     code = kernel(source)
     if isinstance(known := source.memo.get("fused_adds"), list):
         return code, known
     assert isinstance(code.node, ast.FunctionDef)
+    branch = branch_of_filtered_experts(code, {"filter_expert": True})
+    lines = {n.lineno for word in ("atomic_add", "FUSE_SUM_ALL_REDUCE") for n in source.naming(code, word)}
+    holding = [
+        node
+        for node in code.node.body
+        if node is not branch and any(node.lineno <= line <= (node.end_lineno or 0) for line in lines)
+    ]
     adds: dict[int, ast.Call] = {}
-    lines = {node.lineno for node in source.naming(code, "atomic_add")}
-    holding = [n for n in code.node.body if any(n.lineno <= line <= (n.end_lineno or 0) for line in lines)]
-    body = pruned(holding, {"atomic_add"})
-    for path in paths(body, World(_DOWN_PROJECTION)):
-        for step in path.steps:
-            adds.update(
-                {id(n): n for n in step.live if isinstance(n, ast.Call) and terminal_name(n) == "atomic_add"}
-            )
+    for path in paths(holding, World(_DOWN_PROJECTION)):
+        stores = _stores(source, code, path)
+        if not stores:
+            raise Unknown("how the kernel writes the fused sum was not found")
+        if any(isinstance(call.func, ast.Name) for call in stores):
+            raise Unknown("the kernel writes the fused sum through a helper")
+        adds.update({id(call): call for call in stores if terminal_name(call) == "atomic_add"})
     source.memo["fused_adds"] = list(adds.values())
     return code, list(adds.values())
 

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sglang_guards.source.probes.args_resolution import OVERRIDES, SERVER_ARGS
 from sglang_guards.source.probes.fused_sum_kernel import branch_of_filtered_experts, kernel
-from sglang_guards.source.syntax.evaluate import UNKNOWN, Choice, Enum, World, paths, terminal_name, truth
+from sglang_guards.source.syntax.evaluate import (
+    UNKNOWN,
+    Choice,
+    Enum,
+    Step,
+    World,
+    paths,
+    terminal_name,
+    truth,
+)
 from sglang_guards.source.syntax.slicing import Unknown
 from sglang_guards.source.tree import Answer, Code, Source, probe
 
@@ -63,9 +72,11 @@ def _runner(source: Source, rel: str, qualname: str, facts: dict[str, Any]) -> t
         for step in path.steps:
             call = step.node.value if isinstance(step.node, ast.Assign) else None
             if isinstance(call, ast.Call) and terminal_name(call) == "MoeRunner" and _is_runner(step.node):
-                choice = World(facts, dict(path.seen)).value(call.args[0])
+                choice = World(facts, dict(path.seen)).value(call.args[0]) if call.args else UNKNOWN
                 name = choice.name if isinstance(choice, Choice) else None
                 where = code.where(step.node)
+            elif _may_make_runner(step, facts):
+                name = None
         made.add(name)
     return (made.pop() if len(made) == 1 else None), where
 
@@ -74,6 +85,22 @@ def _is_runner(node: ast.stmt) -> bool:
     return isinstance(node, ast.Assign) and any(
         isinstance(t, ast.Attribute) and t.attr == "runner" for t in node.targets
     )
+
+
+def _may_make_runner(step: Step, facts: Mapping[str, object]) -> bool:
+    """Whether a statement could set `self.runner` in a way that is not followed."""
+    if _is_runner(step.node):
+        return True
+    for node in step.live:
+        if isinstance(node, ast.Call):
+            name = terminal_name(node) or ""
+            own = isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "self"
+            handed = any(isinstance(a, ast.Name) and a.id == "self" for a in node.args)
+            if name == "MoeRunner" or (
+                (own or handed) and name not in (*facts, "super", "isinstance", "hasattr")
+            ):
+                return True
+    return False
 
 
 def _makes(source: Source, rel: str, qualname: str, facts: dict[str, Any], wanted: str) -> Answer:

@@ -75,6 +75,8 @@ class World:
             return self._call(node)
         if isinstance(node, ast.Subscript):
             return self.pinned.get(ast.unparse(node), UNKNOWN)
+        if isinstance(node, ast.NamedExpr):
+            return self.value(node.value)
         if isinstance(node, ast.BoolOp):
             return self._bool_op(node)
         if isinstance(node, ast.UnaryOp):
@@ -213,34 +215,78 @@ def _walk(rest: list[ast.stmt], world: World, steps: list[Step] | None, found: l
             found.append(Path(tuple(steps or ()), node, world.seen))
             return
         if isinstance(node, ast.If):
-            test = truth(world.value(node.test))
+            value = world.value(node.test)
+            test = truth(value)
+            _bind_walrus(node, world, node.test, value)
             if test is None:
                 if len(found) >= _MOST_PATHS:
                     raise Unknown("too many conditions are unknown")
-                _walk([*node.orelse, *rest], _assuming(world, node.test, False), steps and list(steps), found)
+                side = None if steps is None else list(steps)
+                _walk([*node.orelse, *rest], _assuming(world, node.test, False), side, found)
                 world, test = _assuming(world, node.test, True), True
             rest = [*(node.body if test else node.orelse), *rest]
         elif isinstance(node, (ast.For, ast.While, ast.With, ast.Try)):
-            if isinstance(node, ast.For):
-                _assign(node.target, UNKNOWN, world)
-            rest = [*node.body, *rest]
-        else:
+            rest = [*_block(node, world), *rest]
+        elif isinstance(node, _SIMPLE):
             _simple(node, world)
+        else:
+            raise Unknown(f"line {node.lineno}: a {type(node).__name__} statement cannot be followed")
     found.append(Path(tuple(steps or ()), None, world.seen))
+
+
+#: Statements without nested ones that the evaluator understands; whatever is in no list is Unknown.
+_SIMPLE = (
+    ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Pass, ast.Assert, ast.Delete, ast.Import,
+    ast.ImportFrom, ast.Global, ast.Nonlocal, ast.Break, ast.Continue,
+)  # fmt: skip
+
+
+def _block(node: ast.For | ast.While | ast.With | ast.Try, world: World) -> list[ast.stmt]:
+    """Statements of a loop, gone through once, of a `with`, and of a `try` in which nothing is raised."""
+    _bind_walrus(node, world)
+    if isinstance(node, ast.For):
+        _assign(node.target, UNKNOWN, world)
+    if isinstance(node, ast.With):
+        for managed in node.items:
+            if managed.optional_vars is not None:
+                _assign(managed.optional_vars, UNKNOWN, world)
+    if not isinstance(node, ast.Try):
+        return node.body
+    for handler in node.handlers:
+        for item in (inner for part in handler.body for inner in walk(part)):
+            decides = isinstance(item, ast.Return) or (
+                isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)
+            )
+            if decides:
+                raise Unknown(f"line {node.lineno}: what follows an exception cannot be followed")
+    return [*node.body, *node.orelse, *node.finalbody]
+
+
+def _bind_walrus(
+    node: ast.stmt, world: World, whole: ast.expr | None = None, value: object = UNKNOWN
+) -> None:
+    """Names that `:=` binds in a statement's own expressions; the value is known where it is the whole of one."""
+    for part in _own_parts(node):
+        for item in walk(part):
+            if isinstance(item, ast.NamedExpr):
+                _assign(item.target, value if item is whole else UNKNOWN, world)
 
 
 def _assuming(world: World, test: ast.expr, value: bool) -> World:
     """A copy for one side of an unknown test; a bare name keeps that value from here on."""
     side = World(world.pinned, dict(world.seen))
-    if isinstance(test, ast.Name):
-        side.seen[test.id] = value
+    bare = test.target if isinstance(test, ast.NamedExpr) else test
+    if isinstance(bare, ast.Name):
+        side.seen[bare.id] = value
     return side
 
 
 def _simple(node: ast.stmt, world: World) -> None:
     if isinstance(node, ast.Assign):
+        given = world.value(node.value)
+        _bind_walrus(node, world, node.value, given)
         for target in node.targets:
-            _assign(target, world.value(node.value), world)
+            _assign(target, given, world)
     elif isinstance(node, ast.AnnAssign) and node.value is not None:
         _assign(node.target, world.value(node.value), world)
     elif isinstance(node, ast.AugAssign):
@@ -250,6 +296,8 @@ def _simple(node: ast.stmt, world: World) -> None:
             load = ast.Name(node.target.id, ast.Load()) if isinstance(node.target, ast.Name) else node.value
             value = world.value(ast.BoolOp(op, [load, node.value]))
         _assign(node.target, value, world)
+    else:
+        _bind_walrus(node, world)
 
 
 def _assign(target: ast.expr, value: object, world: World) -> None:
@@ -258,6 +306,8 @@ def _assign(target: ast.expr, value: object, world: World) -> None:
     elif isinstance(target, (ast.Tuple, ast.List)):
         for item in target.elts:
             _assign(item, UNKNOWN, world)
+    elif isinstance(target, ast.Starred):
+        _assign(target.value, UNKNOWN, world)
 
 
 def _own_parts(node: ast.stmt) -> Iterator[ast.expr]:
@@ -275,6 +325,8 @@ def statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
         yield node
         for block in ("body", "orelse", "finalbody"):
             yield from statements(getattr(node, block, ()))
+        for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+            yield from statements(part.body)
 
 
 def pruned(body: Sequence[ast.stmt], seeds: set[str], *, decide_only: bool = False) -> list[ast.stmt]:
@@ -319,30 +371,79 @@ class _Pruner:
         kept: list[ast.stmt] = []
         for node in body:
             if isinstance(node, (ast.If, ast.For, ast.While, ast.With, ast.Try)):
-                inner, other = self.prune(node.body), self.prune(getattr(node, "orelse", []))
-                if inner or other:
-                    self.wanted |= self.of(node)[0]
-                    kept.append(_with_blocks(node, inner, other))
+                blocks = {name: self.prune(getattr(node, name, [])) for name in _BLOCKS}
+                used, assigned = self.of(node)
+                if any(blocks.values()) or assigned & self.wanted or self._in_handlers(node):
+                    self.wanted |= used
+                    kept.append(_with_blocks(node, blocks))
             elif isinstance(node, ast.Return):
                 kept.append(node)
-            elif not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            elif isinstance(node, _SIMPLE):
                 used, assigned = self.of(node)
                 if assigned & self.wanted:
                     self.wanted |= used
                     kept.append(node)
                 elif used & self.uses or assigned & self.uses:
                     kept.append(node)
+            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not self._matters(node):
+                kept += [_unknown_value(node, name) for name in sorted(_rebound(node) & self.wanted)]
+            elif self._opaque(node):
+                kept.append(node)
         return kept
 
+    def _matters(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+        """Whether a nested function uses a seed, or is called for a value that is wanted."""
+        return node.name in self.wanted or bool(_mentioned(node) & self.uses)
 
-def _with_blocks(node: ast.stmt, body: list[ast.stmt], orelse: list[ast.stmt]) -> ast.stmt:
+    def _in_handlers(self, node: ast.stmt) -> bool:
+        """Whether what happens after an exception matters; such a `try` cannot be followed."""
+        return any(self._opaque(part) for handler in getattr(node, "handlers", ()) for part in handler.body)
+
+    def _opaque(self, node: ast.stmt) -> bool:
+        """Whether a statement of a kind that is not followed could matter: then it is kept, and is Unknown."""
+        if isinstance(node, ast.Raise):
+            return False
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return self._matters(node)
+        leaves = any(isinstance(item, ast.Return) for item in walk(node)) and not isinstance(
+            node, ast.ClassDef
+        )
+        return leaves or bool(_mentioned(node) & (self.uses | self.wanted))
+
+
+def _mentioned(node: ast.AST) -> set[str]:
+    """Every name, attribute and keyword below a node."""
+    found: set[str] = set()
+    for item in walk(node):
+        if isinstance(item, ast.Name):
+            found.add(item.id)
+        elif isinstance(item, ast.Attribute):
+            found.add(item.attr)
+        elif isinstance(item, ast.keyword) and item.arg:
+            found.add(item.arg)
+    return found
+
+
+def _rebound(node: ast.AST) -> set[str]:
+    """Names of the outer function that a nested one may bind anew."""
+    return {
+        name for item in walk(node) if isinstance(item, (ast.Nonlocal, ast.Global)) for name in item.names
+    }
+
+
+def _unknown_value(node: ast.stmt, name: str) -> ast.stmt:
+    """The assignment of something unknown to a name, in the place of a statement."""
+    value = ast.Call(ast.Name("<unknown>", ast.Load()), [], [])
+    made = ast.Assign([ast.Name(name, ast.Store())], value)
+    return ast.fix_missing_locations(ast.copy_location(made, node))
+
+
+_BLOCKS = ("body", "orelse", "finalbody")
+
+
+def _with_blocks(node: ast.stmt, blocks: Mapping[str, list[ast.stmt]]) -> ast.stmt:
     shell = copy.copy(node)
-    for name, block in (
-        ("body", body or [ast.Pass()]),
-        ("orelse", orelse),
-        ("handlers", []),
-        ("finalbody", []),
-    ):
+    for name, block in blocks.items():
         if name in node._fields:
-            setattr(shell, name, block)
+            setattr(shell, name, block or ([ast.Pass()] if name == "body" else []))
     return shell

@@ -1,0 +1,54 @@
+"""The fast tier (`--fast`: one release, no servers, no browser), and a loud end where no release of SGLang is here."""
+
+from __future__ import annotations
+
+import pytest
+
+from sglang_guards.preflight.releases import trees_root
+from tests.releases import REFERENCE, RELEASES
+
+#: Folders whose tests start servers, build sites or run whole patch series.
+_SLOW_FOLDERS = ("tests/patches/", "tests/docs/test_site.py", "tests/docs/test_browser.py", "tests/gpu/")
+#: Tests of real resolution that the fast tier keeps; the others that are marked live stay out.
+_SMOKE = ("tests/launches/test_rules.py",)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--fast",
+        action="store_true",
+        help=f"the edit loop's tier: SGLang {REFERENCE} only, under three minutes",
+    )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Without any unpacked release most tests would skip and the run would end well: say so instead."""
+    if not any((trees_root() / release / "sglang").is_dir() for release in RELEASES):
+        raise pytest.UsageError(
+            f"no release of SGLang is unpacked in {trees_root()}: run python tools/trees.py --all (or {REFERENCE})"
+        )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--fast"):
+        return
+    kept = [item for item in items if _is_fast(item)]
+    left_out = [item for item in items if not _is_fast(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = kept
+
+
+def _is_fast(item: pytest.Item) -> bool:
+    if item.nodeid.startswith(_SLOW_FOLDERS) or item.get_closest_marker("slow"):
+        return False
+    if _other_release(item):
+        return False
+    return item.get_closest_marker("live") is None or item.nodeid.startswith(_SMOKE)
+
+
+def _other_release(item: pytest.Item) -> bool:
+    values = getattr(item, "callspec", None)
+    return values is not None and any(
+        isinstance(value, str) and value in RELEASES and value != REFERENCE
+        for value in values.params.values()
+    )
