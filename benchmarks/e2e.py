@@ -347,6 +347,7 @@ def main() -> int:
     parser.add_argument("--series-tree", type=Path, help="made by patched_tree.py")
     parser.add_argument("--engine-args", default="{}", help="more engine arguments, JSON")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--no-deep-gemm", action="store_true", help="linear layers without DeepGEMM")
     parser.add_argument("--fp8", action="store_true", help="dummy weights in FP8, blocks of 128 × 128")
     parser.add_argument(
         "--tiles", type=Path, help="folder with SGLANG_MOE_CONFIG_DIR trees `off` and `series`"
@@ -357,6 +358,8 @@ def main() -> int:
     if args.child:
         print(json.dumps({"result": child(json.loads(args.child), args.rounds, args.wait)}), flush=True)
         return 0
+    if args.no_deep_gemm:
+        os.environ["SGLANG_ENABLE_JIT_DEEPGEMM"] = "0"
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # so that the arms end too
     model = args.model or str(model_folder(args.dimensions, args.layers, fp8=args.fp8))
     if args.model:
