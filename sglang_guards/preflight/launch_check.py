@@ -21,6 +21,7 @@ from sglang_guards.launch.facts import Fact, Launch
 from sglang_guards.preflight import build_fixes, model_types, options, releases, surroundings, worker_client
 from sglang_guards.preflight import command_line as command
 from sglang_guards.preflight import launch_file as files
+from sglang_guards.preflight.what_a_flag_changes import changes, typed_values
 from sglang_guards.report.model import FlagVerdict, Report, Severity
 
 __all__ = ["CouldNotCheck", "check"]
@@ -78,7 +79,7 @@ def check(
         *cmd.notes,
         *gone,
     ]
-    result = _with_build_fix(target, _judged(target, cmd, {}))
+    result = _with_build_fix(target, _judged(target, cmd, {}, also_without=True))
     rows, notes = _verdicts(result.launch)
     corrected, in_file = _corrected(target, result)
     report = replace(
@@ -148,7 +149,8 @@ def _installed() -> source.Source:
     return found
 
 
-def _judged(target: _Target, cmd: command.Command, edits: Mapping[str, Any]) -> _Result:
+def _asked(target: _Target, cmd: command.Command, edits: Mapping[str, Any], *, build: bool) -> dict[str, Any]:
+    """What the worker answers about a command, with some args changed."""
     env = cmd.environment(dict(target.base))
     with tempfile.TemporaryDirectory(prefix="sglang-guards-") as scratch:
         request = {
@@ -160,10 +162,37 @@ def _judged(target: _Target, cmd: command.Command, edits: Mapping[str, Any]) -> 
             "model_config": None if target.model_config is None else str(target.model_config),
             "edits": dict(edits),
             "scratch": scratch,
-            "timeout_s": worker_client.RESOLVE_S + (worker_client.BUILD_S if target.build else 0.0),
-            "build_s": worker_client.BUILD_S if target.build else 0.0,
+            "timeout_s": worker_client.RESOLVE_S + (worker_client.BUILD_S if build else 0.0),
+            "build_s": worker_client.BUILD_S if build else 0.0,
         }
-        answer = worker_client.ask(request, env)
+        return worker_client.ask(request, env)
+
+
+def _without_each(
+    target: _Target, cmd: command.Command, facts: Mapping[str, Fact], given: Mapping[str, Any]
+) -> dict[str, Fact]:
+    """What each typed flag changes beside itself: facts ``without.<flag>``."""
+
+    def without(name: str) -> dict[str, Any] | None:
+        answer = _asked(target, cmd, {name: None}, build=False)
+        if answer["kind"] != "facts":
+            return None
+        return _args({key: Fact(*row) for key, row in answer["facts"].items()})
+
+    return changes(given, _args(facts), without)
+
+
+def _args(facts: Mapping[str, Fact]) -> dict[str, Any]:
+    return {
+        name.removeprefix("args."): fact.value for name, fact in facts.items() if name.startswith("args.")
+    }
+
+
+def _judged(
+    target: _Target, cmd: command.Command, edits: Mapping[str, Any], *, also_without: bool = False
+) -> _Result:
+    env = cmd.environment(dict(target.base))
+    answer = _asked(target, cmd, edits, build=target.build)
     table = options.from_json(answer.get("table") or ())
     merged = tuple(answer.get("merged") or ())
     kind = answer["kind"]
@@ -179,6 +208,9 @@ def _judged(target: _Target, cmd: command.Command, edits: Mapping[str, Any]) -> 
         facts |= {
             f"refusal.{key}": Fact(str(answer.get(key) or ""), "resolved") for key in ("message", "where")
         }
+    elif also_without:
+        facts |= _without_each(target, cmd, facts, given)
+    facts |= typed_values(given)
     build = answer.get("build")
     if build is not None:
         facts |= build_facts(BuildResult.from_dict(build))
@@ -192,9 +224,7 @@ def _judged(target: _Target, cmd: command.Command, edits: Mapping[str, Any]) -> 
         report = replace(report, facts=_as_typed(given, target.gpu))
     notes = (*report.notes, *answer.get("problems", ()), *_notes(answer, cmd))
     report = replace(report, notes=notes, build=build)
-    values = given | {
-        name.removeprefix("args."): fact.value for name, fact in facts.items() if name.startswith("args.")
-    }
+    values = given | _args(facts)
     return _Result(report, launch, table, merged, frozenset(answer.get("from_config") or ()), values)
 
 

@@ -49,6 +49,8 @@ def doubt(error: BaseException, plugins: tuple[str, ...] = ()) -> Doubt | None:
     chain = tuple(_chain(error))
     if any(isinstance(one, RecursionError) for one in chain):
         return Doubt("Python's recursion limit was reached while SGLang resolved the launch")
+    if any(isinstance(one, MemoryError) for one in chain):
+        return Doubt("memory ran out while SGLang resolved the launch")
     if stand_ins.involved(error):
         return Doubt("SGLang's resolution asks a kernel package that is not here")
     missing = next((one for one in chain if isinstance(one, OSError)), None)

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sglang_guards import sglang_compat
-from sglang_guards.build import construct, stand_ins
+from sglang_guards.build import construct, headers, stand_ins
+from sglang_guards.build.model import BuildResult
 from sglang_guards.errors import CouldNotCheck
 from sglang_guards.launch import collect, model_files
 from sglang_guards.launch.facts import Fact
@@ -43,6 +44,9 @@ class _Parsed:
     draft_unknown: bool = False
     #: Model types that are judged from the JSON alone.
     plain_types: list[str] = field(default_factory=list)
+    #: The folder of the target's checkpoint, where it is on this machine.
+    checkpoint: Path | None = None
+    problems: list[str] = field(default_factory=list)
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,21 +151,38 @@ def _resolve(args: list[str], parsed: _Parsed) -> dict[str, Any]:
         "build": build,
         "facts": {name: [fact.value, fact.origin, fact.where] for name, fact in facts.items()},
         "typed": typed,
-        "problems": problems,
+        "problems": [*problems, *parsed.problems],
         "draft_unknown": parsed.draft_unknown,
     }
+
+
+def _tensors(parsed: _Parsed) -> headers.Tensors | None:
+    """What the checkpoint's files say of its tensors, where the checkpoint is here."""
+    if parsed.checkpoint is None:
+        return None
+    try:
+        return headers.of_folder(parsed.checkpoint)
+    except headers.BadHeaders as error:
+        parsed.problems.append(f"the checkpoint's tensors could not be read: {error}")
+        return None
 
 
 def _built(server_args: Any, view: Any, parsed: _Parsed) -> dict[str, Any] | None:
     """What SGLang's own constructors say of the launch, or why they could not be asked."""
     if str(view.model_path).lower() in collect.DUMMY_PATHS:
         return None
+    if parsed.plain_types:
+        kind = parsed.plain_types[0]
+        return BuildResult(
+            reason=f"the model type {kind} is known here from its JSON alone, and its class reads more"
+        ).to_dict()
     made = construct.build(
         server_args,
         view,
         gpu=Gpu(**parsed.request["gpu"]),
         seconds=float(parsed.request["build_s"]),
         draft_known=not parsed.draft_unknown,
+        tensors=_tensors(parsed),
     )
     return made.to_dict()
 
@@ -228,9 +249,13 @@ def _prepare_model(namespace: argparse.Namespace, parsed: _Parsed) -> None:
     if given:
         file = Path(given)
         folder = file if file.is_dir() else file.parent
+        parsed.checkpoint = folder
         namespace.model_path = _laid_out(model_files.read(file), folder, path, parsed)
     else:
-        namespace.model_path = _readable(path, getattr(namespace, "revision", None), parsed)
+        revision = getattr(namespace, "revision", None)
+        namespace.model_path = _readable(path, revision, parsed)
+        local = Path(path).expanduser()
+        parsed.checkpoint = local if local.is_dir() else _cached(path, revision)
     draft = getattr(namespace, "speculative_draft_model_path", None)
     if draft is None:
         return
@@ -306,8 +331,6 @@ def _failure(error: BaseException, parsed: _Parsed) -> dict[str, Any]:
             "kind": "trouble",
             "message": "the checkpoint needs code that it brings, and code of a checkpoint is never run",
         }
-    if isinstance(error, (RecursionError, MemoryError)):  # as likely ours as SGLang's
-        return _trouble(error)
     doubt = refusals.doubt(error)
     if doubt is not None and not doubt.reason:
         return _trouble(error) | _of_plain_types(parsed)

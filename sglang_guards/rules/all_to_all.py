@@ -11,7 +11,7 @@ from sglang_guards.rules import Violation, rule, sglang_issue, unset
 
 #: GPUs that exist without NVLink between more than two cards. Names as drivers report them.
 _PCIE = re.compile(
-    r"RTX PRO|RTX [2-9]0[0-9]0|GeForce|RTX 6000 Ada|\bL4\b|\bL40S?\b|\bL20\b|\bA10G?\b|\bA40\b|\bT4\b|H100 PCIe|H100 NVL"
+    r"RTX PRO|GeForce|RTX 6000 Ada|\bL4\b|\bL40S?\b|\bL20\b|\bA10G?\b|\bA40\b|\bT4\b|H100 PCIe|H100 NVL"
 )
 
 
@@ -21,7 +21,9 @@ _PCIE = re.compile(
     Severity.WARNING,
     summary="DeepEP needs peer access between all GPUs of a node, and these have no NVLink",
     reports=(sglang_issue(19033),),
-    applies=lambda launch: launch.get("args.moe_a2a_backend") == "deepep" and launch["gpu.platform"] == "cuda",
+    applies=lambda launch: (
+        launch.get("args.moe_a2a_backend") == "deepep" and launch["gpu.platform"] == "cuda"
+    ),
 )
 def without_nvlink(launch: Launch) -> Iterator[Violation]:
     """--moe-a2a-backend deepep on GPUs that PCIe connects.

@@ -84,7 +84,9 @@ def refused(launch: Launch) -> Iterator[Violation]:
         if not launch.given(field):
             continue
         try:
-            answer = launch.answer("attention_backend_takes", backend=backend, mla=str(mla), sm=str(launch["gpu.sm"]))
+            answer = launch.answer(
+                "attention_backend_takes", backend=backend, mla=str(mla), sm=str(launch["gpu.sm"])
+            )
         except MissingFact as unknown:
             missing = unknown
             continue

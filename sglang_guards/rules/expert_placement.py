@@ -73,7 +73,7 @@ def old_places(launch: Launch) -> Iterator[Violation]:
     Severity.ERROR,
     summary="each rank picks its own replica of an expert, so a token's expert runs twice or never",
     source={
-        "replicas_same_on_all_ranks": False,
+        ask("replicas_same_on_all_ranks"): False,
         ask("forward_names_placement", architecture="model.architecture"): True,
     },
     applies=lambda launch: bool(launch.get("args.ep_num_redundant_experts")) and launch["model.is_moe"],

@@ -19,7 +19,9 @@ from sglang_guards.rules import Violation, manual, rule, unset
         "H200, SGLang 0.5.15 and 0.5.23, SGLang's own expert layer with online FP8, EP 2: 93 and 110 of 192 calls "
         "wrong, nearly all NaN or off by their whole size; none without filtered experts",
     ),
-    applies=lambda launch: launch.get("model.quant_kind") == "fp8" and int(launch.get("args.ep_size") or 1) > 1,
+    applies=lambda launch: (
+        launch.get("model.quant_kind") == "fp8" and int(launch.get("args.ep_size") or 1) > 1
+    ),
 )
 def unwritten_rows(launch: Launch) -> Iterator[Violation]:
     """--quantization fp8 (or a per-tensor FP8 checkpoint with dynamic activations) with EP above 1 on Triton.

@@ -18,7 +18,7 @@ _NO_A2A = frozenset({None, "", "none"})
     Severity.ERROR,
     summary="NVFP4 experts on Marlin are multiplied by the routed scaling factor twice",
     source={
-        "nvfp4_marlin_scales_twice": True,
+        ask("nvfp4_marlin_scales_twice"): True,
         ask("router_scales_when_asked", architecture="model.architecture"): True,
     },
     reports=(sglang_issue(29931),),

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from sglang_guards.source.syntax.slicing import Unknown, block_ends, field_names, parse_at, within
 
-__all__ = ["PROBES", "Answer", "Code", "Items", "Probe", "Source", "Unknown", "find", "probe"]
+__all__ = ["PROBES", "Answer", "Code", "Items", "Probe", "Source", "Unknown", "decided", "find", "probe"]
 
 #: Modules that register probes, in the order in which they are searched.
 PROBE_MODULES = (
@@ -69,6 +69,15 @@ class Probe:
     doc: str
     #: Takes the source, and the probe's arguments by name where it has any.
     fn: Callable[..., Answer | Items]
+
+
+def decided(yes: str | None, no: str | None, detail: str = "") -> Answer:
+    """True for a construct that was seen, False for its counterpart; Unknown for neither and for both."""
+    if (yes is None) == (no is None):
+        raise Unknown(
+            "neither of the known constructs was found" if yes is None else "both constructs were found"
+        )
+    return Answer(yes is not None, yes or no, detail)
 
 
 PROBES: dict[str, Probe] = {}

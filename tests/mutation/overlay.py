@@ -6,7 +6,7 @@ import fnmatch
 import re
 from collections.abc import Mapping, Sequence
 
-from sglang_guards.source.tree import Answer, Items, Source, find_probe
+from sglang_guards.source.tree import Answer, Code, Items, Source, find_probe
 
 
 class Edited(Source):
@@ -40,6 +40,19 @@ class Edited(Source):
         if rel in self._edits or self._rename is not None:
             return super().text(rel)
         return self._base.text(rel)
+
+    def lines(self, rel: str) -> Sequence[str]:
+        self.read.add(rel)
+        return super().lines(rel) if rel in self._edits or self._rename else self._base.lines(rel)
+
+    def maybe(self, candidates: str | Sequence[str], qualname: str) -> Code | None:
+        """Pieces of files that are as they were are cut out and parsed once for all edits."""
+        rel = self.first(*([candidates] if isinstance(candidates, str) else candidates))
+        same = rel is not None and rel not in self._edits and self._unchanged(rel)
+        return self._base.maybe(rel or "", qualname) if same else super().maybe(candidates, qualname)
+
+    def _unchanged(self, rel: str) -> bool:
+        return self._rename is None or self._rename[0] not in (self._base.text(rel) or "")
 
     def exists(self, rel: str) -> bool:
         return rel in self._edits or super().exists(rel)

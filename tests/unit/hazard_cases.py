@@ -20,6 +20,8 @@ BASE: Mapping[str, Any] = {
     "model.moe_intermediate_size": 1536, "model.shared_expert_intermediate_size": None,
     "model.num_shared_experts": 0, "model.intermediate_size": 12288, "model.first_k_dense": 0,
     "model.num_experts": 128, "model.top_k": 8, "model.num_layers": 48,
+    "args.dwdp_size": 1, "args.enforce_shared_experts_fusion": False, "args.elastic_ep_backend": None,
+    "args.encoder_only": False, "args.use_ray": False, "args.base_gpu_id": 0, "args.gpu_id_step": 1,
 }  # fmt: skip
 
 #: What removing a flag means.

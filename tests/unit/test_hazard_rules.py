@@ -1,4 +1,4 @@
-"""The rules of RUN, QNT, SPC, PAR, DET and FLG on launches built by hand, with the real source trees behind them."""
+"""The rules of RUN, QNT, SPC, PAR, DET, FLG and ATT on launches built by hand, with the real source trees behind them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,15 @@ from sglang_guards.report.model import Report
 from sglang_guards.rules import Rule, all_rules
 from sglang_guards.settings import Settings
 from tests.contract.tables import source
-from tests.unit.hazard_cases import BASE, CASES, DEFAULTS, Case, Near
+from tests.unit import hazard_cases
+from tests.unit.hazard_cases import BASE, Case, Near
+from tests.unit.kind_cases import KIND_DEFAULTS, KINDS
 
-RULES = {rule.id: rule for rule in all_rules() if rule.id[:3] in ("RUN", "QNT", "SPC", "PAR", "DET", "FLG")}
+CASES = (*hazard_cases.CASES, *KINDS)
+DEFAULTS = {**hazard_cases.DEFAULTS, **KIND_DEFAULTS}
+RULES = {
+    rule.id: rule for rule in all_rules() if rule.id[:3] in ("RUN", "QNT", "SPC", "PAR", "DET", "FLG", "ATT")
+}
 IDS = [f"{case.rule}{'-' + case.name if case.name else ''}" for case in CASES]
 NEAR = [(case, near) for case in CASES for near in case.near]
 

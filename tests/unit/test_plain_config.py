@@ -9,7 +9,10 @@ import pytest
 from sglang_guards.preflight import model_types, plain_config
 from sglang_guards.source.tree import Source
 
-UNKNOWN = "The checkpoint you are trying to load has model type `new_moe` but Transformers does not recognize this architecture."
+UNKNOWN = (
+    "The checkpoint you are trying to load has model type `new_moe` "
+    "but Transformers does not recognize this architecture."
+)
 FIELDS = {
     "hidden_size": 4096,
     "num_hidden_layers": 4,
@@ -49,7 +52,7 @@ def test_transformers_makes_it_for_the_type(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(
         '{"model_type": "guards_test_moe", "architectures": ["NewMoe"], "num_experts": 8}', encoding="utf-8"
     )
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match="guards_test_moe") as caught:
         transformers.AutoConfig.from_pretrained(str(tmp_path))
     assert plain_config.unknown_type(caught.value) == "guards_test_moe"
     plain_config.accept("guards_test_moe")

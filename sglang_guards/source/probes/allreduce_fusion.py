@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sglang_guards.source.probes.args_resolution import OVERRIDES, SERVER_ARGS
+from sglang_guards.source.probes.allreduce_fusion_backend import resolve_backend
+from sglang_guards.source.probes.args_resolution import OVERRIDES, SERVER_ARGS, field_declared
 from sglang_guards.source.syntax.evaluate import World, paths, statements, truth
+from sglang_guards.source.syntax.shape import plain
 from sglang_guards.source.syntax.slicing import Unknown
-from sglang_guards.source.tree import Answer, Code, Items, Source, probe
+from sglang_guards.source.tree import Answer, Code, Items, Source, decided, probe
 
 PASS = "_flashinfer_allreduce_fusion_auto_enable"
 ARCHS = "_FLASHINFER_ALLREDUCE_FUSION_ARCHS"
@@ -30,30 +33,22 @@ def _gpu(name: str) -> dict[str, Any]:
 # -- flags -------------------------------------------------------------------------------------------------
 
 
-def _field(source: Source, name: str) -> Answer:
-    source.need(SERVER_ARGS)
-    for rel in (SERVER_ARGS, *source.files("sglang/srt/arg_groups/fields", "*.py")):
-        if line := source.line(rel, rf"^    {name}\s*:"):
-            return Answer(True, f"{rel}:{line}", "the field is declared here")
-    return Answer(False, None, f"no field {name}")
-
-
 @probe(
     "fusion_flag_exists",
     "ServerArgs has enable_flashinfer_allreduce_fusion (an alias where the backend exists).",
 )
 def fusion_flag_exists(source: Source) -> Answer:
-    return _field(source, "enable_flashinfer_allreduce_fusion")
+    return field_declared(source, "enable_flashinfer_allreduce_fusion")
 
 
 @probe("fusion_backend_flag_exists", "The fusion is switched by flashinfer_allreduce_fusion_backend.")
 def fusion_backend_flag_exists(source: Source) -> Answer:
-    return _field(source, "flashinfer_allreduce_fusion_backend")
+    return field_declared(source, "flashinfer_allreduce_fusion_backend")
 
 
 @probe("fusion_enforce_disable_exists", "ServerArgs has enforce_disable_flashinfer_allreduce_fusion.")
 def fusion_enforce_disable_exists(source: Source) -> Answer:
-    return _field(source, "enforce_disable_flashinfer_allreduce_fusion")
+    return field_declared(source, "enforce_disable_flashinfer_allreduce_fusion")
 
 
 # -- the automatic switch ----------------------------------------------------------------------------------
@@ -68,7 +63,7 @@ def _switch(source: Source) -> tuple[Code, ast.stmt]:
             if isinstance(node, ast.If) and "model_arch" in _names(node.test)
         ]
         tests = [node for node in found if "flashinfer_allreduce_fusion_backend" in _names(node.test)]
-        if len(tests) == 1:
+        if len(tests) == 1 and _sets_fusion(tests[0].body) and not _sets_fusion(tests[0].orelse):
             return own, tests[0]
         raise Unknown(f"{PASS} has another shape")
     pattern = (
@@ -76,9 +71,17 @@ def _switch(source: Source) -> tuple[Code, ast.stmt]:
         r"|self\.flashinfer_allreduce_fusion_backend is None)\n +and model_arch\b"
     )
     found_here = source.statement(source.need(SERVER_ARGS), pattern)
-    if found_here is None:
+    if found_here is None or not _sets_fusion(getattr(found_here.node, "body", [])):
         raise Unknown("the automatic switch of the fusion was not found")
     return found_here, found_here.node
+
+
+def _sets_fusion(body: Sequence[ast.stmt]) -> bool:
+    """Whether statements write the field, by assignment or in a dictionary that is returned."""
+    texts = [
+        ast.unparse(node) for node in statements(body) if isinstance(node, (ast.Assign, ast.Return, ast.Expr))
+    ]
+    return any("flashinfer_allreduce_fusion" in text for text in texts)
 
 
 def _body(code: Code) -> list[ast.stmt]:
@@ -100,7 +103,7 @@ def _strings(node: ast.AST) -> tuple[str, ...]:
 @probe("fusion_auto_architectures", "Architectures for which the fusion is switched on automatically.")
 def fusion_auto_architectures(source: Source) -> Items:
     try:
-        if constant := source.statement(OVERRIDES, rf"^{ARCHS}\b"):
+        if constant := _constant(source, OVERRIDES, ARCHS):
             return Items(_strings(constant.node), constant.where())
         code, switch = _switch(source)
     except (Unknown, SyntaxError):
@@ -112,8 +115,28 @@ def fusion_auto_architectures(source: Source) -> Items:
             and "model_arch" in _names(node.left)
             and isinstance(node.ops[0], ast.In)
         ):
-            return Items(_strings(node.comparators[0]), code.where(node))
+            names = _strings(node.comparators[0])
+            if isinstance(node.comparators[0], (ast.List, ast.Tuple, ast.Set)) and names:
+                return Items(names, code.where(node))
     return Items(None)
+
+
+def _constant(source: Source, rel: str, name: str, depth: int = 0) -> Code | None:
+    """The list of strings that a module-level name stands for, through imports of SGLang's own modules."""
+    found = source.statement(rel, rf"^{name}\b")
+    if found is not None:
+        value = getattr(found.node, "value", None)
+        literal = value.args[0] if isinstance(value, ast.Call) and len(value.args) == 1 else value
+        items = literal.elts if isinstance(literal, (ast.List, ast.Tuple, ast.Set)) else [ast.Pass()]
+        return found if all(isinstance(item, ast.Constant) for item in items) else None
+    imported = re.search(
+        rf"^from (sglang[\w.]*) import [^\n]*?\b(?:(\w+) as {name}|{name})\b",
+        source.text(rel) or "",
+        re.MULTILINE,
+    )
+    if imported is None or depth > 3:
+        return None
+    return _constant(source, imported[1].replace(".", "/") + ".py", imported[2] or name, depth + 1)
 
 
 def _facts(source: Source, **changed: Any) -> dict[str, Any]:
@@ -194,6 +217,8 @@ for _name, (_what, _bad) in _BAD.items():
 def fusion_multi_node_sm100(source: Source) -> Answer:
     code, switch = _switch(source)
     value = _switched_on(source, _facts(source, nnodes=2, **_gpu("sm100")))
+    if _switched_on(source, _facts(source)) is not True:
+        raise Unknown("the switch depends on an unknown condition")
     return Answer(value, code.where(switch), "with nnodes 2 on SM100")
 
 
@@ -207,15 +232,21 @@ def fusion_off_when_deterministic(source: Source) -> Answer:
             isinstance(value, ast.Dict) and "flashinfer_allreduce_fusion_backend" in _strings(value)
             for value in returned
         ]
-        return Answer(
-            all(sets) if sets and len(set(sets)) == 1 else None, own.where(), "set to None by this pass"
-        )
+        return Answer(True if sets and all(sets) else None, own.where(), "set to None by this pass")
     method = source.function(SERVER_ARGS, "ServerArgs._handle_deterministic_inference")
     for node in statements(_body(method)):
         if isinstance(node, ast.Assign) and "flashinfer_allreduce_fusion" in ast.unparse(node.targets[0]):
             off = isinstance(node.value, ast.Constant) and not node.value.value
             return Answer(True if off else None, method.where(node), "switched off here")
-    return Answer(False, method.where(), "the fusion is not looked at")
+    plain(method.node)
+    seen = [
+        n
+        for n in statements(_body(method))
+        if isinstance(n, ast.If) and "enable_deterministic" in ast.unparse(n.test)
+    ]
+    if not seen or "flashinfer_allreduce" in ast.unparse(method.node):
+        raise Unknown("_handle_deterministic_inference has another shape")
+    return Answer(False, method.where(seen[0]), "the fusion is not looked at")
 
 
 # -- hardware ----------------------------------------------------------------------------------------------
@@ -229,17 +260,25 @@ def fusion_rejects_gpu(source: Source) -> Answer:
     source.need(COMM_FUSION)
     code = source.maybe(COMM_FUSION, "_resolve_backend")
     if code is None:
-        return Answer(False, None, "nothing resolves the backend: the fusion is never taken on other GPUs")
-    ways = paths(_body(code), World({"backend": "auto", "is_multi_node": False, **_gpu("other")}))
-    raised = [isinstance(way.end, ast.Raise) for way in ways]
-    where = next((code.where(way.end) for way in ways if isinstance(way.end, ast.Raise)), code.where())
-    return Answer(raised[0] if len(set(raised)) == 1 else None, where, "_resolve_backend on SM120")
+        if source.ask("fusion_backend_flag_exists").value is not False:
+            raise Unknown("where the backend of the fusion is resolved was not found")
+        return Answer(False, None, "no backend to choose: the fusion is never taken on other GPUs")
+    resolved = resolve_backend(source, "auto", 120, multi_node=False)
+    if resolved is None:
+        raise Unknown("_resolve_backend depends on an unknown condition")
+    return Answer(resolved.name is None, resolved.where, "_resolve_backend on SM120")
 
 
 @probe("fusion_checks_nvlink_clique", "Several nodes must be confirmed to share one NVLink clique.")
 def fusion_checks_nvlink_clique(source: Source) -> Answer:
-    line = source.line(source.need(COMM_FUSION), r"is_one_nvlink_clique\(")
-    return Answer(line is not None, f"{COMM_FUSION}:{line}" if line else None)
+    text = source.text(source.need(COMM_FUSION)) or ""
+    line = source.line(COMM_FUSION, r"^[^#\n]*is_one_nvlink_clique\(")
+    if line is None and ("clique" in text):
+        raise Unknown("how cliques are confirmed has another shape")
+    manager = source.line(COMM_FUSION, r"^class FlashInferWorkspaceManager\b")
+    return decided(
+        f"{COMM_FUSION}:{line}" if line else None, None if line or not manager else f"{COMM_FUSION}:{manager}"
+    )
 
 
 @probe(
@@ -247,9 +286,36 @@ def fusion_checks_nvlink_clique(source: Source) -> Answer:
     "The workspace is made for the group that the kernel reduces over, not for the world.",
 )
 def fusion_passes_group(source: Source) -> Answer:
-    pattern = r"^ +(?:group=device_group,|\w+\[\"group\"\] = device_group)"
-    line = source.line(source.need(COMM_FUSION), pattern)
-    return Answer(line is not None, f"{COMM_FUSION}:{line}" if line else None)
+    manager = source.function(COMM_FUSION, "FlashInferWorkspaceManager.initialize")
+    given = [
+        k.value
+        for n in ast.walk(manager.node)
+        if isinstance(n, ast.Call)
+        for k in n.keywords
+        if k.arg == "group"
+    ]
+    for node in ast.walk(manager.node):
+        if isinstance(node, ast.Assign) and any(
+            isinstance(t, ast.Subscript) and isinstance(t.slice, ast.Constant) and t.slice.value == "group"
+            for t in node.targets
+        ):
+            given.append(node.value)
+    handed = next((value for value in given if "device_group" in _names(value)), None)
+    if handed is not None:
+        return Answer(True, manager.where(handed), "the group is handed over")
+    plain(manager.node)
+    sizes: list[ast.AST] = [
+        n for n in ast.walk(manager.node) if isinstance(n, ast.Name) and n.id == "max_token_num"
+    ]
+    sizes += [
+        n
+        for n in ast.walk(manager.node)
+        if isinstance(n, ast.keyword) and n.arg in ("max_token_num", "hidden_dim", "tp_rank")
+    ]
+    others = [value for value in given if not (isinstance(value, ast.Name) and value.id == "group")]
+    if others or not sizes or "group" in _strings(manager.node):
+        raise Unknown("how the workspace is made has another shape")
+    return Answer(False, manager.where(sizes[0]), "made for the world")
 
 
 @probe("fusion_noop_under_dp_attention", "With DP attention the fused kernel is never taken.")

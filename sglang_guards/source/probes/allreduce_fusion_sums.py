@@ -8,8 +8,9 @@ import re
 from sglang_guards.source.probes.allreduce_fusion import COMM_FUSION, COMMUNICATOR, LAYER_BOUNDARY
 from sglang_guards.source.syntax.evaluate import World, paths, truth
 from sglang_guards.source.syntax.nodes import walk
+from sglang_guards.source.syntax.shape import names_in, plain
 from sglang_guards.source.syntax.slicing import Unknown
-from sglang_guards.source.tree import Answer, Source, probe
+from sglang_guards.source.tree import Answer, Source, decided, probe
 
 EXIT = f"{LAYER_BOUNDARY}/exit.py"
 BATCH = f"{LAYER_BOUNDARY}/residual/batch.py"
@@ -39,7 +40,8 @@ _HYBRID: dict[str, object] = {
 @probe("fusion_layer_boundary", "Sums that are left to the next layer are tracked by layers/layer_boundary.")
 def fusion_layer_boundary(source: Source) -> Answer:
     found = source.exists(LAYER_BOUNDARY)
-    return Answer(found, LAYER_BOUNDARY if found else None)
+    line = None if found else source.line(COMMUNICATOR, r"^class LayerCommunicator\b")
+    return decided(LAYER_BOUNDARY if found else None, f"{COMMUNICATOR}:{line}" if line else None)
 
 
 @probe(
@@ -97,6 +99,12 @@ def fusion_hybrid_ep_guarded(source: Source) -> Answer:
         ),
         None,
     )
+    if results[0] is None:
+        plain(code.node)
+        if guard is not None or not any(isinstance(n, ast.BoolOp) for n in walk(code.node)):
+            raise Unknown("whether EP is looked at depends on an unknown condition")
+        if not {"apply_flashinfer_allreduce_fusion", "is_last_layer"} & names_in(code.node):
+            raise Unknown("the place where a sum is left to the next layer has another shape")
     return Answer(
         results[0] is False, code.where(guard), "leaves no sum behind" if guard else "EP is not looked at"
     )
@@ -139,6 +147,10 @@ def fusion_guards_scattered_mlp(source: Source) -> Answer:
     if code is None:
         raise Unknown("the place where a sum is left to the next layer was not found")
     guard = next((n for n in walk(code.node) if isinstance(n, ast.Attribute) and n.attr == "SCATTERED"), None)
+    if guard is None:
+        plain(code.node)
+        if "input_scattered" not in names_in(code.node):
+            raise Unknown("the place where a sum is left to the next layer has another shape")
     return Answer(
         guard is not None, code.where(guard), "asks for the SCATTERED mode" if guard else "no such test"
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sglang_guards.source.tree import Answer, Source, probe
+import re
+
+from sglang_guards.source.tree import Answer, Source, Unknown, probe
 
 SERVER_ARGS = "sglang/srt/server_args.py"
 OVERRIDES = "sglang/srt/arg_groups/overrides.py"
@@ -10,11 +12,26 @@ VIEW_FILES = ("sglang/srt/arg_groups/model_override_base.py", OVERRIDES)
 PLUGINS = "sglang/srt/plugins"
 
 
+def field_declared(source: Source, name: str) -> Answer:
+    """Whether ServerArgs has a field; Unknown where the name or its flag's spelling stands for something else."""
+    source.need(SERVER_ARGS)
+    for rel in (SERVER_ARGS, *source.files("sglang/srt/arg_groups/fields", "*.py")):
+        if line := source.line(rel, rf"^    {name}\s*:"):
+            return Answer(True, f"{rel}:{line}", "the field is declared here")
+    spelled = re.compile(rf"\b{name}\b|--{name.replace('_', '-')}\b")
+    for rel in (SERVER_ARGS, *source.files("sglang/srt/arg_groups", "**/*.py")):
+        if spelled.search(source.text(rel) or ""):
+            raise Unknown(f"{name} is named in {rel}, but is no field")
+    source.function(SERVER_ARGS, "ServerArgs")
+    return Answer(False, None, f"no field {name}")
+
+
 def _method(source: Source, name: str) -> Answer:
-    code = source.maybe(source.need(SERVER_ARGS), f"ServerArgs.{name}")
-    return Answer(
-        code is not None, code.where() if code else None, f"{'' if code else 'no '}ServerArgs.{name}"
-    )
+    owner = source.function(source.need(SERVER_ARGS), "ServerArgs")
+    code = source.maybe(SERVER_ARGS, f"ServerArgs.{name}")
+    if code is None and re.search(rf"(?:def |^    ){name}(?:\(| *=)", source.text(SERVER_ARGS) or "", re.M):
+        raise Unknown(f"{name} is named in server_args.py, but is no method of ServerArgs")
+    return Answer(code is not None, (code or owner).where(), f"{'' if code else 'no '}ServerArgs.{name}")
 
 
 def _defined(source: Source, files: tuple[str, ...], name: str) -> Answer:
@@ -23,6 +40,9 @@ def _defined(source: Source, files: tuple[str, ...], name: str) -> Answer:
     for rel in files:
         if line := source.line(rel, rf"^def {name}\b"):
             return Answer(True, f"{rel}:{line}", "defined here")
+    named = [rel for rel in (SERVER_ARGS, *files) if re.search(rf"\b{name}\b", source.text(rel) or "")]
+    if named:
+        raise Unknown(f"{name} is named in {named[0]}, but defined elsewhere")
     return Answer(False, None, f"no {name}")
 
 

@@ -10,8 +10,8 @@ import ast
 import re
 from collections.abc import Mapping, Sequence
 
-from sglang_guards.source.probes.moe_faults import names_in
 from sglang_guards.source.syntax.nodes import walk
+from sglang_guards.source.syntax.shape import names_in
 from sglang_guards.source.tree import Answer, Code, Source, Unknown, probe
 
 REGISTRY = "sglang/srt/layers/attention/attention_registry.py"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from sglang_guards.source.tree import Answer, Items, Source, probe
+from sglang_guards.source.tree import Answer, Items, Source, Unknown, probe
 
 SCHEDULE_POLICY = "sglang/srt/managers/schedule_policy.py"
 #: Declarations of arguments, which name every flag without acting on it.
@@ -63,7 +63,7 @@ def schedule_policy_needs_radix_cache(source: Source) -> Answer:
             last = node.body[-1]
             falls_back = isinstance(last, ast.Return) and "FCFS" in ast.unparse(last)
             return Answer(True if falls_back else None, code.where(node), ast.unparse(last))
-    return Answer(False, code.where(), "the cache is not looked at")
+    raise Unknown("how the policy is adjusted has another shape")
 
 
 @probe("schedule_policies_cache_aware", "Names of the schedule policies that need the radix cache.")

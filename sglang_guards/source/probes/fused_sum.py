@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 
+from sglang_guards.source.probes.args_resolution import field_declared
 from sglang_guards.source.probes.fused_sum_gate import (
     CACHE,
     FLAG,
@@ -23,12 +24,7 @@ from sglang_guards.source.tree import Answer, Source, probe
 
 @probe("flag_exists", "ServerArgs has the field enable_fused_moe_sum_all_reduce.")
 def flag_exists(source: Source) -> Answer:
-    files = ("sglang/srt/server_args.py", *source.files("sglang/srt/arg_groups/fields", "*.py"))
-    source.need(files[0])
-    for rel in files:
-        if line := source.line(rel, rf"^    {FLAG}\s*:"):
-            return Answer(True, f"{rel}:{line}", "the field is declared here")
-    return Answer(False, None, "no field of that name")
+    return field_declared(source, FLAG)
 
 
 @probe("gate_found", "One statement decides whether the sum is fused, in a shape that can be evaluated.")

@@ -217,18 +217,27 @@ def lora_runner_through_gate(source: Source) -> Answer:
 
 @probe("paged_experts_exists", "This tree has paged experts.")
 def paged_experts_exists(source: Source) -> Answer:
-    return Answer(source.exists(PAGED_EXPERTS), PAGED_EXPERTS if source.exists(PAGED_EXPERTS) else None)
+    if source.exists(PAGED_EXPERTS):
+        return Answer(True, PAGED_EXPERTS)
+    flags = source.flags()
+    if flags is None or any("paged_expert" in name for name in flags):
+        raise Unknown("where the paged experts are was not found")
+    return Answer(False, None, "no flag for paged experts")
 
 
 @probe("paged_experts_rejects_flag", "Paged experts refuse the flag when a layer is built.")
 def paged_experts_rejects_flag(source: Source) -> Answer:
-    if not source.exists(PAGED_EXPERTS):
+    if source.ask("paged_experts_exists").value is False:
         return Answer(False, None, "there are no paged experts")
     for rel in source.files(PAGED_EXPERTS, "*.py"):
         if found := source.statement(rel, rf"^ +if .*\b{FLAG}:$"):
             assert isinstance(found.node, ast.If)
             refuses = any(isinstance(n, ast.Raise) or "append" in ast.unparse(n) for n in found.node.body)
+            refuses = refuses and not isinstance(found.node.test, (ast.NamedExpr, ast.UnaryOp))
             return Answer(True if refuses else None, found.where(), "the flag is refused here")
+    files = source.files(PAGED_EXPERTS, "*.py")
+    if not files or any(FLAG in (source.text(rel) or "") for rel in files):
+        raise Unknown(f"what paged experts do about {FLAG} is not known")
     return Answer(False, PAGED_EXPERTS, f"{FLAG} is not looked at")
 
 

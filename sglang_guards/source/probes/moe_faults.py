@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 
-from sglang_guards.source.tree import Answer, Source, Unknown, probe
+from sglang_guards.source.probes.moe_runner import calls_in_text, facts_for, runner_made
+from sglang_guards.source.syntax.shape import guards, keywords, names_in, plain, resolved_names
+from sglang_guards.source.tree import Answer, Source, Unknown, decided, probe
 
 FP8 = "sglang/srt/layers/quantization/fp8.py"
 QUARK_MXFP4 = "sglang/srt/layers/quantization/quark/schemes/quark_w4a4_mxfp4_moe.py"
@@ -28,13 +29,8 @@ def at(source: Source, rel: str, pattern: str) -> str | None:
     return None if line is None else f"{rel}:{line}"
 
 
-def names_in(node: ast.AST) -> Iterator[str]:
-    """Every name and attribute below a node."""
-    for item in ast.walk(node):
-        if isinstance(item, ast.Name):
-            yield item.id
-        elif isinstance(item, ast.Attribute):
-            yield item.attr
+def _ifs(node: ast.AST) -> list[ast.If]:
+    return [n for n in ast.walk(node) if isinstance(n, ast.If)]
 
 
 @probe(
@@ -51,8 +47,21 @@ def expert_block_check(source: Source) -> Answer:
     "AITER pads block-FP8 experts, so that it takes shares off the block size.",
 )
 def expert_block_padded_by_aiter(source: Source) -> Answer:
-    where = at(source, source.need(FP8), r"^ +if not \(_use_aiter and padding_size == block_n == block_k\):")
-    return Answer(where is not None, where)
+    code = source.function(FP8, "Fp8MoEMethod.create_weights")
+    if not any("% block_n != 0" in ast.unparse(n.test) for n in _ifs(code.node)):
+        code = source.function(FP8, "create_fp8_moe_weight_")  # from 0.5.17 in a function of its own
+    checks = [
+        n for n in _ifs(code.node) if ast.unparse(n.test) == "intermediate_size_per_partition % block_n != 0"
+    ]
+    if len(checks) != 1:
+        raise Unknown("the check of the block size was not found")
+    around = guards(code.node, checks[0])
+    aiter = [test for test, taken in around if taken and ast.unparse(test).startswith("not (_use_aiter and ")]
+    known = {"self", "block_quant", "quant_config", "weight_block_size"}
+    others = [test for test, taken in around if test not in aiter and not (taken and names_in(test) <= known)]
+    if others:
+        raise Unknown("what decides whether the block size is checked is not known")
+    return decided(code.where(aiter[0]) if aiter else None, None if aiter else code.where(checks[0]))
 
 
 @probe(
@@ -69,11 +78,10 @@ def linear_block_check(source: Source) -> Answer:
     "FP8 experts get no runner for flashinfer_cutlass and die in the first forward.",
 )
 def fp8_cutlass_without_runner(source: Source) -> Answer:
-    code = source.function(FP8, "Fp8MoEMethod.create_moe_runner")
-    asked = {name for name in names_in(code.node) if name.startswith("is_")}
-    if "is_triton" not in asked:
-        raise Unknown("create_moe_runner of FP8 experts has another shape")
-    return Answer("is_flashinfer_cutlass" not in asked, code.where())
+    name, where = runner_made(source, FP8, "Fp8MoEMethod", facts_for("flashinfer_cutlass"))
+    if name in (None, "raises"):
+        raise Unknown("the runner depends on an unknown condition")
+    return Answer(name == "none", where, f"the runner is {name}")
 
 
 @probe(
@@ -81,31 +89,28 @@ def fp8_cutlass_without_runner(source: Source) -> Answer:
 )
 def fp8_aiter_layout_for_any_runner(source: Source) -> Answer:
     apply = source.function(FP8, "Fp8MoEMethod.apply")
-    if "is_aiter" not in set(names_in(apply.node)):
+    if "is_aiter" not in names_in(apply.node):
+        if "maybe_apply_hip_fused_experts" not in names_in(apply.node):
+            raise Unknown("how AITER is reached is not known")
         return Answer(False, apply.where(), "with SGLANG_USE_AITER AITER runs whatever runner is asked for")
     code = source.function(FP8, "Fp8MoEMethod.process_weights_after_loading_block_quant")
+    any_runner, own_runner = None, None
     for node in ast.walk(code.node):
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "_use_aiter":
-            shuffles = _shuffles_outside_runner_test(node.body)
-            if shuffles is not None:
-                return Answer(True, code.where(shuffles))
-    return Answer(False, code.where())
-
-
-def _shuffles_outside_runner_test(body: list[ast.stmt]) -> ast.stmt | None:
-    """The statement that shuffles the experts without looking at the runner."""
-    for node in body:
-        if isinstance(node, ast.If) and any("aiter" in name for name in names_in(node.test)):
+        if not isinstance(node, ast.Assign) or "shuffle_weight" not in names_in(node.value):
             continue
-        if isinstance(node, ast.Assign) and "shuffle_weight" in set(names_in(node.value)):
-            return node
-    return None
+        deciding = set().union(*(resolved_names(code.node, test) for test, _ in guards(code.node, node)))
+        if deciding & {"is_fp4_expert", "is_fp4_experts"}:
+            continue  # FP4 experts are laid out for their own kernels
+        if any("is_aiter" in name for name in deciding):
+            own_runner = own_runner or code.where(node)
+        elif "_use_aiter" in deciding:
+            any_runner = any_runner or code.where(node)
+    return Answer(True, any_runner) if any_runner else decided(None, own_runner)
 
 
 @probe("mxfp8_experts_need_sm100", "MXFP8 experts raise on CUDA GPUs other than SM100.")
 def mxfp8_experts_need_sm100(source: Source) -> Answer:
-    where = at(source, source.need(FP8), r"MXFP8 MoE quantization requires SM100")
-    return Answer(where is not None, where)
+    return decided(at(source, source.need(FP8), r"MXFP8 MoE quantization requires SM100"), None)
 
 
 @probe(
@@ -113,10 +118,19 @@ def mxfp8_experts_need_sm100(source: Source) -> Answer:
 )
 def fp4_experts_unknown_to_trtllm(source: Source) -> Answer:
     code = source.function(FP8, "Fp8Config.get_quant_method")
-    asked = set(names_in(code.node))
-    if not {"is_fp4_experts", "is_flashinfer_mxfp4"} <= asked:
+    asked = names_in(code.node)
+    if "Fp8MoEMethod" not in asked:
+        raise Unknown("which method FP8 experts get is decided elsewhere")
+    if not any("fp4_experts" in name for name in asked):
+        if "fp4_experts" in (source.text(FP8) or ""):
+            raise Unknown("where FP4 experts get their method is not known")
         return Answer(False, code.where(), "no FP4 experts under the fp8 method")
-    return Answer(not {"is_flashinfer_trtllm", "is_flashinfer_trtllm_routed"} & asked, code.where())
+    if known := {"is_flashinfer_trtllm", "is_flashinfer_trtllm_routed"} & asked:
+        return Answer(False, code.where(), f"asks {sorted(known)[0]}")
+    plain(code.node)
+    if not {"is_marlin", "is_flashinfer_mxfp4"} <= asked:
+        raise Unknown("the choice of the method of FP4 experts has another shape")
+    return Answer(True, code.where(), "asks for is_marlin and is_flashinfer_mxfp4 only")
 
 
 @probe("quark_mxfp4_needs_aiter", "Quark MXFP4 experts get a runner for AITER only.")
@@ -125,12 +139,15 @@ def quark_mxfp4_needs_aiter(source: Source) -> Answer:
     heads = re.findall(r"^class (\w*MoE\w*)", source.text(rel) or "", re.MULTILINE)
     if not heads:
         raise Unknown("no Quark MXFP4 MoE scheme")
-    code = source.function(rel, f"{heads[0]}.create_moe_runner")
-    for node in ast.walk(code.node):
-        if isinstance(node, ast.If) and "is_aiter" in set(names_in(node.test)) and node.orelse:
-            makes = any("MoeRunner" in set(names_in(item)) for item in node.orelse)
-            return Answer(not makes, code.where(node.orelse[0]))
-    return Answer(False, code.where(), "the runner backend is not read")
+    asked = {name: runner_made(source, rel, heads[0], facts_for(name, "hip")) for name in ("aiter", "triton")}
+    names = {name: "none" if made == "raises" else made for name, (made, _) in asked.items()}
+    if None in names.values():
+        raise Unknown("the runner depends on an unknown condition")
+    if names == {"aiter": "none", "triton": "none"}:
+        plain(source.function(rel, f"{heads[0]}.create_moe_runner").node)
+    return Answer(
+        names == {"aiter": "aiter", "triton": "none"}, asked["triton"][1], f"the runners are {names}"
+    )
 
 
 @probe("mxfp4_has_triton_lora", "MXFP4 experts can hand their weights to the Triton LoRA runner.")
@@ -139,18 +156,24 @@ def mxfp4_has_triton_lora(source: Source) -> Answer:
     if call is None:
         raise Unknown("the LoRA layers do not ask for Triton weights")
     method = source.function(MXFP4, "Mxfp4MoEMethod")
-    has = any(
-        isinstance(n, ast.FunctionDef) and n.name == "get_triton_quant_info" for n in ast.walk(method.node)
-    )
-    return Answer(has, call)
+    if not isinstance(method.node, ast.ClassDef):
+        raise Unknown("Mxfp4MoEMethod is no class")
+    named = {n.name for n in method.node.body if isinstance(n, ast.FunctionDef)}
+    if "get_triton_quant_info" in named:
+        return Answer(True, call)
+    if [ast.unparse(base) for base in method.node.bases] != ["FusedMoEMethodBase"] or "apply" not in named:
+        raise Unknown("Mxfp4MoEMethod inherits from a class that is not looked at")
+    return Answer(False, call, "Mxfp4MoEMethod has no such method")
 
 
 @probe("lora_experts_know_ep", "The buffers of LoRA on experts are sized for the experts of one rank.")
 def lora_experts_know_ep(source: Source) -> Answer:
     if source.first(LORA_RUNNERS) is None:
         raise Unknown("no LoRA on experts")
-    where = at(source, source.need(LORA_POOL), r"\bmoe_ep_size\b")
-    return Answer(where is not None, where or at(source, LORA_POOL, r"^[^#\n]*\bnum_experts\b"))
+    yes = at(source, source.need(LORA_POOL), r"\bmoe_ep_size\b")
+    text = source.text(LORA_POOL) or ""
+    other = re.search(r"ep_size|expert_parallel", text)
+    return decided(yes, None if yes or other else at(source, LORA_POOL, r"^[^#\n]*\bnum_experts\b"))
 
 
 @probe(
@@ -159,11 +182,19 @@ def lora_experts_know_ep(source: Source) -> Answer:
 )
 def virtual_experts_lose_up_half(source: Source) -> Answer:
     rel = source.need(LORA_RUNNERS)
-    calls = at(source, rel, r"lora_use_virtual_experts")
-    if calls is None:
+    if at(source, rel, r"lora_use_virtual_experts") is None:
         raise Unknown("no virtual experts")
+    name = "merged_experts_fused_moe_lora_add"
+    calls = [
+        c
+        for c in calls_in_text(source, rel, name)
+        if any("gate_up" in ast.unparse(k.value) for k in c.keywords)
+    ]
+    split = keywords(calls, "a_output_slices")
+    if split is None:
+        raise Unknown("how the LoRA factors of gate and up are added is not known")
     return Answer(
-        at(source, rel, r"a_output_slices\s*=") is None, at(source, rel, r"a_output_slices\s*=") or calls
+        not split, f"{rel}:{calls[0].lineno}", "a_output_slices is given" if split else "no a_output_slices"
     )
 
 
@@ -180,7 +211,11 @@ def w4afp8_deepep_call_incomplete(source: Source) -> Answer:
     for node in ast.walk(caller.node):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript)):
             continue
-        if "deepep_post_reorder_triton_kernel" in set(names_in(node.func)):
+        if "deepep_post_reorder_triton_kernel" in names_in(node.func):
+            if any(k.arg is None for k in node.keywords) or any(
+                isinstance(a, ast.Starred) for a in node.args
+            ):
+                raise Unknown("the arguments of the kernel are packed")
             named = {k.arg for k in node.keywords}
             missing = [a.arg for a in wanted[len(node.args) :] if a.arg not in named]
             return Answer(bool(missing), caller.where(node), ", ".join(missing))
@@ -189,6 +224,15 @@ def w4afp8_deepep_call_incomplete(source: Source) -> Answer:
 
 @probe("minimax_m2_names_routing", "MiniMax-M2 tells the TRT-LLM runner how its router scores experts.")
 def minimax_m2_names_routing(source: Source) -> Answer:
-    rel = source.need("sglang/srt/models/minimax_m2.py")
-    where = at(source, rel, r"routing_method_type\s*=")
-    return Answer(where is not None, where or at(source, rel, r"^class MiniMaxM2MoE\b"))
+    code = source.function("sglang/srt/models/minimax_m2.py", "MiniMaxM2MoE.__init__")
+    made = [
+        n
+        for n in ast.walk(code.node)
+        if isinstance(n, ast.Call)
+        and isinstance(n.func, ast.Call)
+        and "get_moe_impl_class" in names_in(n.func)
+    ]
+    named = keywords(made, "routing_method_type")
+    if named is None:
+        raise Unknown("how MiniMax-M2 makes its experts is not known")
+    return Answer(named, code.where(made[0]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,8 @@ from sglang_guards.source.syntax.evaluate import (
     terminal_name,
     truth,
 )
-from sglang_guards.source.syntax.slicing import Unknown
+from sglang_guards.source.syntax.shape import guards, keywords, names_in, plain
+from sglang_guards.source.syntax.slicing import Unknown, parse_at
 from sglang_guards.source.tree import Answer, Code, Source, probe
 
 _QUANT = "sglang/srt/layers/quantization"
@@ -32,7 +34,7 @@ SPECULATIVE_HOOK = "sglang/srt/arg_groups/speculative_hook.py"
 QWEN2_MOE = "sglang/srt/models/qwen2_moe.py"
 
 
-def _facts(backend: str, platform: str = "cuda", **changed: Any) -> dict[str, Any]:
+def facts_for(backend: str, platform: str = "cuda", **changed: Any) -> dict[str, Any]:
     """A layer without an all-to-all backend on SM90, or on ROCm with AITER."""
     hip = platform == "hip"
     facts: dict[str, Any] = {
@@ -59,7 +61,7 @@ def _facts(backend: str, platform: str = "cuda", **changed: Any) -> dict[str, An
     return {**facts, **changed}
 
 
-def _runner(source: Source, rel: str, qualname: str, facts: dict[str, Any]) -> tuple[str | None, str]:
+def runner_made(source: Source, rel: str, qualname: str, facts: dict[str, Any]) -> tuple[str | None, str]:
     """Name of the runner that the method makes («none» where it makes none), None where it cannot be told."""
     code = source.function(source.need(rel), f"{qualname}.create_moe_runner")
     assert isinstance(code.node, ast.FunctionDef)
@@ -78,6 +80,8 @@ def _runner(source: Source, rel: str, qualname: str, facts: dict[str, Any]) -> t
             elif _may_make_runner(step, facts):
                 name = None
         made.add(name)
+    if not made:
+        return "raises", where
     return (made.pop() if len(made) == 1 else None), where
 
 
@@ -104,8 +108,8 @@ def _may_make_runner(step: Step, facts: Mapping[str, object]) -> bool:
 
 
 def _makes(source: Source, rel: str, qualname: str, facts: dict[str, Any], wanted: str) -> Answer:
-    name, where = _runner(source, rel, qualname, facts)
-    if name is None:
+    name, where = runner_made(source, rel, qualname, facts)
+    if name in (None, "raises"):
         return Answer(None, where, "the runner depends on an unknown condition")
     return Answer(name == wanted, where, f"the runner is {name}")
 
@@ -115,38 +119,38 @@ def _makes(source: Source, rel: str, qualname: str, facts: dict[str, Any], wante
     "FP8 experts run on Triton under flashinfer_cutlass and flashinfer_cutedsl.",
 )
 def fp8_cutlass_falls_back_to_triton(source: Source) -> Answer:
-    return _makes(source, FP8, "Fp8MoEMethod", _facts("flashinfer_cutlass"), "triton")
+    return _makes(source, FP8, "Fp8MoEMethod", facts_for("flashinfer_cutlass"), "triton")
 
 
 @probe("fp8_auto_may_be_aiter", "On ROCm with AITER, FP8 experts under auto run on AITER.")
 def fp8_auto_may_be_aiter(source: Source) -> Answer:
-    return _makes(source, FP8, "Fp8MoEMethod", _facts("auto", "hip"), "aiter")
+    return _makes(source, FP8, "Fp8MoEMethod", facts_for("auto", "hip"), "aiter")
 
 
 @probe("unquant_deep_gemm", "Unquantized experts run on DeepGEMM where it is asked for.")
 def unquant_deep_gemm(source: Source) -> Answer:
-    facts = _facts("deep_gemm", use_deep_gemm=True)
+    facts = facts_for("deep_gemm", use_deep_gemm=True)
     return _makes(source, UNQUANT, "UnquantizedFusedMoEMethod", facts, "deep_gemm")
 
 
 @probe("mxfp4_marlin", "MXFP4 experts run on Marlin where it is asked for.")
 def mxfp4_marlin(source: Source) -> Answer:
-    return _makes(source, MXFP4, "Mxfp4MoEMethod", _facts("marlin"), "marlin")
+    return _makes(source, MXFP4, "Mxfp4MoEMethod", facts_for("marlin"), "marlin")
 
 
 @probe("mxfp4_deep_gemm", "MXFP4 experts run on DeepGEMM where it is asked for.")
 def mxfp4_deep_gemm(source: Source) -> Answer:
-    return _makes(source, MXFP4, "Mxfp4MoEMethod", _facts("deep_gemm"), "deep_gemm")
+    return _makes(source, MXFP4, "Mxfp4MoEMethod", facts_for("deep_gemm"), "deep_gemm")
 
 
 @probe("modelopt_fp4_marlin", "NVFP4 experts (modelopt) run on Marlin under auto on SM80 to SM90.")
 def modelopt_fp4_marlin(source: Source) -> Answer:
-    return _makes(source, MODELOPT, "ModelOptNvFp4FusedMoEMethod", _facts("auto"), "marlin")
+    return _makes(source, MODELOPT, "ModelOptNvFp4FusedMoEMethod", facts_for("auto"), "marlin")
 
 
 @probe("quark_fp8_aiter", "On ROCm with AITER, Quark FP8 experts with per-channel scales run on AITER.")
 def quark_fp8_aiter(source: Source) -> Answer:
-    return _makes(source, QUARK_FP8, "QuarkW8A8FP8MoE", _facts("auto", "hip"), "aiter")
+    return _makes(source, QUARK_FP8, "QuarkW8A8FP8MoE", facts_for("auto", "hip"), "aiter")
 
 
 # -- compressed-tensors WNA16 ------------------------------------------------------------------------------
@@ -154,7 +158,7 @@ def quark_fp8_aiter(source: Source) -> Answer:
 
 def _ct_wna16(source: Source, backend: str, **changed: Any) -> Answer:
     """Whether the Triton scheme is taken for int4 weight-only experts in groups, on CUDA."""
-    facts = _facts(backend, **{"is_sm100": False, **changed})
+    facts = facts_for(backend, **{"is_sm100": False, **changed})
     facts.update(_is_wNa16_group_channel=True, _is_mxint4a16=False, _is_wna16_triton_moe_supported=True)
     rel = source.need(COMPRESSED_TENSORS)
     names = ("CompressedTensorsConfig.get_moe_scheme", "CompressedTensorsConfig._get_moe_scheme")
@@ -257,10 +261,41 @@ def _values_given_to(name: str, end: ast.stmt | None, nodes: Sequence[ast.stmt])
 def _cuda_fusion_asked(source: Source, model: str) -> Answer:
     """Whether a model asks Qwen2MoeSparseMoeBlock for fused shared experts on CUDA."""
     rel = source.need(f"sglang/srt/models/{model}.py")
-    if source.ask("qwen2_moe_fuses_shared_experts").value is not True:
-        return Answer(False, None, "the block cannot fuse shared experts on CUDA")
-    line = source.line(rel, r"^ +enable_cuda_shared_expert_fusion=True,")
-    return Answer(line is not None, f"{rel}:{line}" if line else None, "enable_cuda_shared_expert_fusion")
+    block = source.ask("qwen2_moe_fuses_shared_experts")
+    if block.value is not True:
+        return Answer(block.value, block.where, "whether the block fuses shared experts on CUDA")
+    calls = calls_in_text(source, rel, "Qwen2MoeSparseMoeBlock")
+    word = "enable_cuda_shared_expert_fusion"
+    if line := next(
+        (call.lineno for call in calls for k in call.keywords if k.arg == word and _is_true(k)), None
+    ):
+        return Answer(True, f"{rel}:{line}", word)
+    if keywords(calls, word) is not False:
+        raise Unknown("how the MoE block is made is not known")
+    return Answer(False, f"{rel}:{calls[0].lineno}", f"no {word}")
+
+
+def _is_true(keyword: ast.keyword) -> bool:
+    return isinstance(keyword.value, ast.Constant) and keyword.value.value is True
+
+
+def calls_in_text(source: Source, rel: str, name: str) -> list[ast.Call]:
+    """Calls of a name in a file, whole statements parsed where they stand."""
+    found = []
+    text = source.text(rel) or ""
+    for place in re.finditer(rf"\b(?<!class ){name}\(", text):
+        start = text.rfind("\n", 0, place.start()) + 1
+        if text[start : place.start()].lstrip().startswith(("#", "class ")):
+            continue
+        line = text.count("\n", 0, start) + 1
+        indent = len(text[start:]) - len(text[start:].lstrip(" "))
+        node = parse_at(text, start, indent)
+        found += [
+            n
+            for n in ast.walk(node)
+            if isinstance(n, ast.Call) and terminal_name(n) == name and n.lineno >= line
+        ]
+    return found
 
 
 @probe(
@@ -270,18 +305,20 @@ def _cuda_fusion_asked(source: Source, model: str) -> Answer:
 def qwen2_moe_fuses_shared_experts(source: Source) -> Answer:
     code = source.function(QWEN2_MOE, "Qwen2MoeSparseMoeBlock.__init__")
     asked = {"support_shared_expert_fusion": True, "enable_cuda_shared_expert_fusion": True}
-    facts = {**_facts("auto"), **asked, "can_fuse_shared_expert": True, "num_shared_experts": 1}
+    facts = {**facts_for("auto"), **asked, "can_fuse_shared_expert": True, "num_shared_experts": 1}
     for statement in source.naming(code, "self.enable_shared_expert_fusion ="):
         if not isinstance(statement, ast.Assign) or isinstance(statement.value, ast.Constant):
             continue
-        around = next((n for n in _ifs(code) if n.body and statement in n.body), None)
-        value = truth(World(facts).value(around.test)) if around else True
-        return Answer(value, code.where(around or statement), "with what the model asks for on CUDA")
+        around = guards(code.node, statement)
+        values = {truth(World(facts).value(test)) is taken for test, taken in around}
+        unknown = any(truth(World(facts).value(test)) is None for test, _ in around)
+        where = next((n for n in ast.walk(code.node) if around and n is around[-1][0]), statement)
+        value = None if unknown and False not in values else False not in values
+        return Answer(None if unknown else value, code.where(where), "with what the model asks for on CUDA")
+    plain(code.node)
+    if "fus" in ast.unparse(code.node) or "shared_expert" not in names_in(code.node):
+        raise Unknown("how the block treats its shared expert is not known")
     return Answer(False, code.where(), "shared experts are not fused")
-
-
-def _ifs(code: Code) -> list[ast.If]:
-    return [node for node in ast.walk(code.node) if isinstance(node, ast.If)]
 
 
 @probe("qwen3_5_fuses_shared_experts_on_cuda", "Qwen3.5-MoE counts its shared expert in top-k on CUDA.")

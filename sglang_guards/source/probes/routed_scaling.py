@@ -7,8 +7,9 @@ import ast
 from sglang_guards.source.models.fusion_contract import graph_of
 from sglang_guards.source.models.moe_blocks import blocks
 from sglang_guards.source.probes.launch_faults import FUSED_MOE_LAYER
-from sglang_guards.source.probes.moe_faults import EP_KERNELS, names_in
+from sglang_guards.source.probes.moe_faults import EP_KERNELS
 from sglang_guards.source.syntax.nodes import walk
+from sglang_guards.source.syntax.shape import names_in
 from sglang_guards.source.tree import Answer, Code, Source, Unknown, probe
 
 MARLIN_RUNNER = "sglang/srt/layers/moe/moe_runner/marlin.py"
@@ -130,3 +131,16 @@ def deep_gemm_combine_drops_expert_zero(source: Source) -> Answer:
             if zero and isinstance(compare.ops[0], (ast.Gt, ast.GtE)):
                 return Answer(isinstance(compare.ops[0], ast.Gt), code.where(compare))
     raise Unknown("the combine picks its experts in another way")
+
+
+@probe(
+    "fused_shared_expert_is_quantized",
+    "A shared expert of 16 bit is quantized when it is loaded into the routed experts' tensors.",
+)
+def fused_shared_expert_is_quantized(source: Source) -> Answer:
+    rel = source.need(FUSED_MOE_LAYER)
+    line = source.line(rel, r"^    def _maybe_load_\w*shared_expert_as_\w+\(")
+    if line is not None:
+        return Answer(True, f"{rel}:{line}")
+    code = source.function(rel, "FusedMoE.weight_loader")
+    return Answer(False, code.where())
