@@ -36,7 +36,12 @@ RECORDED = _recorded()
 def test_the_rules_predict_what_the_gpu_did(release: str) -> None:
     rows = RECORDED[release]
     assert len(rows) >= 288
-    assert {row["observed"] for row in rows} >= {"no effect", "active and right", "wrong", "the default is wrong"}
+    assert {row["observed"] for row in rows} >= {
+        "no effect",
+        "active and right",
+        "wrong",
+        "the default is wrong",
+    }
     source = Source(tree(release) / "sglang")
     names = ("kind", "tokens", "top_k", "filtered", "hook", "through_core")
     wrong = {}

@@ -69,6 +69,10 @@ def launch_of(
         "hidden_size": HIDDEN,
         "quant_kind": KINDS[problem.kind],
         "quant_ignored": [],
+        "quant_block": [128, 128] if problem.kind == "fp8_block" else None,
+        "quant_config": {"quant_method": "fp8", "activation_scheme": "dynamic"}
+        if "fp8" in problem.kind
+        else {},
         "dtype": "float16" if problem.kind == "fp16" else "bfloat16",
         "config": {},
     }
