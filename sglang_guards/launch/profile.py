@@ -29,6 +29,12 @@ DECODE, PREFILL = (1, 64), (1024, 1 << 30)
 DEFAULT, FUSED, HOTFIX = "triton", "triton, fused sum", "triton, fused sum with the hotfix"
 
 
+def mean_gain(ratios: Mapping[int, float], phase: tuple[int, int]) -> float | None:
+    """Geometric mean of the ratios at the token counts of a phase; None without any."""
+    values = [ratio for count, ratio in ratios.items() if phase[0] <= count <= phase[1]]
+    return prod(values) ** (1 / len(values)) if values else None
+
+
 @dataclass(frozen=True)
 class Profile:
     """Ratios by token count, as measured on `device` with the SGLang source `fingerprint`."""
@@ -72,9 +78,9 @@ class Profile:
         if not counts:
             return None
         means = {
-            name: prod(ratios[count] for count in counts) ** (1 / len(counts))
+            name: gain
             for name, ratios in self.arms().items()
-            if all(count in ratios for count in counts)
+            if all(count in ratios for count in counts) and (gain := mean_gain(ratios, phase)) is not None
         }
         name = max(means, key=lambda arm: means[arm])
         return name, means[name]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sglang_guards.bench import cli, kernels
+from sglang_guards.bench import cli, kernels, tune
 from sglang_guards.bench.shapes import DEFAULT_SHAPES, MoeShape, from_config
 from sglang_guards.launch.profile import (
     DECODE,
@@ -194,3 +194,15 @@ def test_the_results_page_is_made_from_the_results() -> None:
         [sys.executable, str(root / "benchmarks" / "report.py"), "--check"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "bf16"])
+@pytest.mark.parametrize("rows", [16, 64, 128])
+def test_candidate_tiles_fit_registers_and_the_scales(rows: int, dtype: str) -> None:
+    found = tune.candidates(rows, dtype)
+    assert len(found) >= 3
+    assert len({tuple(tile.items()) for tile in found}) == len(found)
+    for tile in found:
+        assert tile["BLOCK_SIZE_M"] == rows, "the sorting of tokens is that of the up projection"
+        assert rows * tile["BLOCK_SIZE_N"] <= tune.MAX_ACCUMULATORS * 32 * tile["num_warps"]
+        assert dtype != "fp8" or (tile["BLOCK_SIZE_K"] == 128 and tile["BLOCK_SIZE_N"] <= 128)
