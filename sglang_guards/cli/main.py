@@ -203,10 +203,12 @@ def _check(args: argparse.Namespace, launch: list[str]) -> int:
     if not launch and not args.launch_file:
         raise CouldNotCheck("the launch command is empty", f"give it after --: {EXAMPLE}")
     if args.all_releases:
-        from sglang_guards.preflight import all_releases, launch_file
+        from sglang_guards.preflight import all_releases, command_line, launch_file
 
         if not launch:
             launch = list(launch_file.read(args.launch_file, os.environ, args.nth).argv)
+        elif args.nth is not None:
+            launch = list(command_line.parse(launch, nth=args.nth).argv)
 
         return all_releases.run(launch, args)
     report = launch_check.check(
