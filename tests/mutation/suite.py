@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import re
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -108,10 +108,10 @@ class Suite:
                 changes.append(Change(name, edit, place, self.answers[name], after))
         return changes
 
-    def preserving(self) -> Iterator[tuple[str, str, Texts]]:
+    def preserving(self, part: int = 0, parts: int = 1) -> Iterator[tuple[str, str, Texts]]:
         """(edit, place, new texts) of every generic edit at every cited line, each text once."""
         seen: set[tuple[str, ...]] = set()
-        for where, place in self.places().items():
+        for where, place in itertools.islice(self.places().items(), part, None, parts):
             for name, edit in EDITS.items():
                 texts = edit(place)
                 key = tuple(texts.values()) if texts else ()
@@ -133,21 +133,18 @@ class Suite:
                     found.setdefault(name, where)
         return found
 
-    def run(self) -> Result:
+    def run(self, part: int = 0, parts: int = 1) -> Result:
+        """All edits, or every `parts`-th one from `part` on."""
         result = Result(changes=[])
-        for edit, where, texts in self.preserving():
+        for edit, where, texts in self.preserving(part, parts):
             names = self.readers(set(texts))
             own = [name for name in WIDE if self.where.get(name) == where]
             result.asked += len(names) + len(own)
             result.edits += 1
             result.changes += self.compare(Edited(self.base, texts), edit, where, names + own)
-        for name, where in self.renames().items():
-            holding = {
-                rel
-                for read in self.reads.values()
-                for rel in read
-                if re.search(rf"\b{name}\b", self.base.text(rel) or "")
-            }
+        files = {rel for name, read in self.reads.items() if name not in WIDE for rel in read}
+        for name, where in itertools.islice(self.renames().items(), part, None, parts):
+            holding = {rel for rel in files if name in (self.base.text(rel) or "")}
             names = self.readers(holding)
             edited = Edited(self.base, rename=(name, f"{name}_Renamed"))
             result.asked += len(names)
