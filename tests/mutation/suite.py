@@ -15,6 +15,15 @@ from tests.mutation.overlay import Edited, fresh, value
 WIDE = frozenset(
     {"models_full_contract", "triton_attention_reduce_in_fp32_read", "num_continuous_decode_steps_read"}
 )
+#: Probes whose question is whether a name exists: renaming it changes the fact.
+ABOUT = {
+    "has_resolve_once": "resolve_once",
+    "has_resolving_view": "resolving_view",
+    "has_declare_resolution": "declare_resolution",
+    "has_declare_late_resolution": "declare_late_resolution",
+    "check_server_args_exists": "check_server_args",
+    "auto_enable_pass_exists": "_flashinfer_allreduce_fusion_auto_enable",
+}
 #: Names that other packages call, so that renaming them is no refactoring.
 _FIXED = frozenset({"forward", "main", "run", "apply"})
 
@@ -145,7 +154,7 @@ class Suite:
         files = {rel for name, read in self.reads.items() if name not in WIDE for rel in read}
         for name, where in itertools.islice(self.renames().items(), part, None, parts):
             holding = {rel for rel in files if name in (self.base.text(rel) or "")}
-            names = self.readers(holding)
+            names = [probe for probe in self.readers(holding) if ABOUT.get(probe) != name]
             edited = Edited(self.base, rename=(name, f"{name}_Renamed"))
             result.asked += len(names)
             result.edits += 1

@@ -6,7 +6,7 @@ import ast
 
 from sglang_guards.source.probes.launch_faults import FUSED_MOE
 from sglang_guards.source.syntax.nodes import walk
-from sglang_guards.source.syntax.shape import names_in
+from sglang_guards.source.syntax.shape import guards, names_in, resolved_names
 from sglang_guards.source.tree import Answer, Code, Source, Unknown, probe
 
 KERNELS = (
@@ -31,9 +31,9 @@ def fp8_scale_reads_unwritten_rows(source: Source) -> Answer:
         return Answer(False, code.where(), "the rows are cleared")
     if "torch.empty" not in makers:
         raise Unknown("where the down projection's input comes from was not found")
-    per_block = _under_blocks(code)
     for call in _assigned(code, "a2_scale"):
-        if _routed(call) and call not in per_block:
+        deciding = [resolved_names(code.node, test) for test, _ in guards(code.node, call)]
+        if _routed(call) and not any("block_shape" in names for names in deciding):
             return Answer(False, code.where(call), "the scale is taken over routed rows")
     if not _skips_filtered_rows(code):
         raise Unknown("who writes the rows of filtered experts was not found")
@@ -57,21 +57,6 @@ def _assigned(code: Code, name: str) -> list[ast.expr]:
                 parts = target.elts if isinstance(target, ast.Tuple) else [target]
                 if any(isinstance(part, ast.Name) and part.id == name for part in parts):
                     found.append(node.value)
-    return found
-
-
-def _under_blocks(code: Code) -> set[ast.AST]:
-    """Everything that runs only for block-quantized weights."""
-    found: set[ast.AST] = set()
-    for node in walk(code.node):
-        if isinstance(node, ast.If) and any(
-            isinstance(test, ast.Compare)
-            and isinstance(test.left, ast.Name)
-            and test.left.id == "block_shape"
-            and isinstance(test.ops[0], ast.IsNot)
-            for test in walk(node.test)
-        ):
-            found |= {inner for statement in node.body for inner in walk(statement)}
     return found
 
 
