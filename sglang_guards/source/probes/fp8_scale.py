@@ -6,7 +6,7 @@ import ast
 
 from sglang_guards.source.probes.launch_faults import FUSED_MOE
 from sglang_guards.source.syntax.nodes import walk
-from sglang_guards.source.syntax.shape import names_in
+from sglang_guards.source.syntax.shape import guards, names_in, resolved_names
 from sglang_guards.source.tree import Answer, Code, Source, Unknown, probe
 
 KERNELS = (
@@ -70,21 +70,6 @@ def _assigned(code: Code, name: str) -> list[ast.expr]:
                 parts = target.elts if isinstance(target, ast.Tuple) else [target]
                 if any(isinstance(part, ast.Name) and part.id == name for part in parts):
                     found.append(node.value)
-    return found
-
-
-def _under_blocks(code: Code) -> set[ast.AST]:
-    """Everything that runs only for block-quantized weights."""
-    found: set[ast.AST] = set()
-    for node in walk(code.node):
-        if isinstance(node, ast.If) and any(
-            isinstance(test, ast.Compare)
-            and isinstance(test.left, ast.Name)
-            and test.left.id == "block_shape"
-            and isinstance(test.ops[0], ast.IsNot)
-            for test in walk(node.test)
-        ):
-            found |= {inner for statement in node.body for inner in walk(statement)}
     return found
 
 
