@@ -75,12 +75,23 @@ def judge(
         passed=tuple(passed),
         skipped=tuple(skipped),
         ignored=tuple(ignored),
+        unknown=() if refused else _unknown(launch),
         notes=tuple(notes),
         applied=applied,
         known=len(known),
         argv=launch.argv,
         facts=_shown_facts(launch),
         target=_target(launch),
+    )
+
+
+def _unknown(launch: Launch) -> tuple[str, ...]:
+    """A runner that is not known leaves rules without a word that ask for one by name."""
+    models = (("target", "the MoE layers"), ("draft", "the draft's MoE layers"))
+    return tuple(
+        f"what depends on the runner of {whose}: which one they get is not known"
+        for name, whose in models
+        if launch.get(f"{name}.exists") is True and launch.get(f"{name}.runner") is None
     )
 
 

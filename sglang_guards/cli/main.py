@@ -23,7 +23,7 @@ from typing import NoReturn
 from sglang_guards import redact
 from sglang_guards.cli.parser import EXAMPLE, parser
 from sglang_guards.errors import CouldNotCheck
-from sglang_guards.report import text
+from sglang_guards.report import text, unknown
 from sglang_guards.report.model import Report, Severity
 
 
@@ -247,7 +247,12 @@ def _misplaced(launch: Sequence[str]) -> None:
 
 
 def exit_code(report: Report, fail_on: str = "error", *, strict: bool = False) -> int:
-    """1 when a finding is at or above `fail_on`, or `strict` and a rule could not be decided; else 0."""
+    """1 when a finding is at or above `fail_on`, or `strict` and a rule could not be decided; else 0.
+
+    `unknown` means an error, or anything that could not be judged.
+    """
+    if fail_on == "unknown":
+        return int(bool(report.errors) or unknown.anything(report))
     if fail_on == "never":
         return 0
     if any(finding.severity.rank <= Severity(fail_on).rank for finding in report.findings):

@@ -87,7 +87,12 @@ def _check(check: argparse.ArgumentParser) -> None:
     check.add_argument(
         "--nth", type=int, metavar="N", help="which launch, where the file or text holds several"
     )
-    check.add_argument("--fail-on", choices=FAIL_ON, default="error", help="lowest severity with exit code 1")
+    check.add_argument(
+        "--fail-on",
+        choices=(*FAIL_ON, "unknown"),
+        default="error",
+        help="lowest severity, or an error or «could not judge», with exit code 1",
+    )
     check.add_argument("--strict", action="store_true", help="exit code 1 when a rule could not be decided")
     check.add_argument("--all-releases", action="store_true", help="a table: which SGLang releases are safe")
     check.add_argument(
