@@ -216,6 +216,7 @@ def _check(args: argparse.Namespace, launch: list[str]) -> int:
         launch_file=None if launch else args.launch_file,
         nth=args.nth,
         build=not args.no_build,
+        load_plugins=args.plugins,
     )
     if args.format == "text":
         text.text(report, text.console(), verbose=args.verbose)
@@ -229,7 +230,16 @@ def _check(args: argparse.Namespace, launch: list[str]) -> int:
 
 
 #: Options of `check` that SGLang does not have: behind the launch they were meant for us.
-_OURS = ("--gpu", "--fail-on", "--strict", "--all-releases", "--launch-file", "--nth", "--model-config")
+_OURS = (
+    "--plugins",
+    "--gpu",
+    "--fail-on",
+    "--strict",
+    "--all-releases",
+    "--launch-file",
+    "--nth",
+    "--model-config",
+)
 
 
 def _misplaced(launch: Sequence[str]) -> None:
