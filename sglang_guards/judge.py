@@ -10,6 +10,7 @@ from sglang_guards.launch.recording import RecordingLaunch
 from sglang_guards.report.model import Finding, Ignored, Report, Severity, Skipped
 from sglang_guards.rules import Rule, all_rules
 from sglang_guards.settings import Settings, ignore_reason
+from sglang_guards.source import distribution
 from sglang_guards.source.applied_patches import applied_patches
 from sglang_guards.time_limit import within
 
@@ -121,7 +122,9 @@ def _target(launch: Launch) -> Mapping[str, object]:
     source = launch.source
     if source is None:
         return {"sglang": "unknown", "path": None, "dev_build": False, "patches": []}
+    owner = distribution.owner(source.root)
     return {
+        "distribution": None if owner is None else str(owner),
         "sglang": source.version,
         "path": str(source.root),
         "dev_build": "dev" in source.version or "+" in source.version,

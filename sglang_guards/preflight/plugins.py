@@ -90,7 +90,7 @@ def leave_out() -> None:
         found = original(**params)
         if params.get("group") not in GROUPS:
             return found
-        kept = [e for e in found if _package(e) == "sglang" or (foreign and _is_foreign(e))]
+        kept: list[Any] = [e for e in found if _package(e) == "sglang" or (foreign and _is_foreign(e))]
         return importlib.metadata.EntryPoints(kept)
 
     importlib.metadata.entry_points = entry_points

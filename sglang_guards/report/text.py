@@ -112,6 +112,9 @@ def _title(report: Report) -> str:
 
     build = " (development build)" if report.target.get("dev_build") else " (installed)"
     release = f"SGLang {report.target.get('sglang', 'unknown')}{build}"
+    owner = str(report.target.get("distribution") or "")
+    if owner and not owner.lower().startswith("sglang "):
+        release = f"{owner} · {release}"
     return f"sglang-guards {__version__} · {release} · {report.applied} of {report.known} rules apply"
 
 
