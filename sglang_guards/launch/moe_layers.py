@@ -166,7 +166,7 @@ class _Layers:
         size, tp, ep = self.get("moe_intermediate_size"), self.arg("tp_size"), self.arg("ep_size")
         if not (isinstance(size, int) and isinstance(tp, int) and isinstance(ep, int)) or tp < 1 or ep < 1:
             return None
-        return size // max(1, tp // ep)
+        return size // max(1, tp // ep // int(self.arg("moe_dp_size") or 1))
 
     def top_k(self) -> tuple[int | None, str]:
         routed = self.get("top_k")

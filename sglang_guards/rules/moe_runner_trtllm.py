@@ -116,7 +116,8 @@ def trtllm_gpu(launch: Launch) -> Iterator[Violation]:
     """flashinfer_trtllm on a GPU outside the SM10x family.
 
     ## What it checks
-    The operator names flashinfer_trtllm or flashinfer_trtllm_routed and the GPU is not SM10x.
+    The operator names flashinfer_trtllm or flashinfer_trtllm_routed and the GPU is not SM10x. An error where the
+    experts are of a kind that runs there (FP8, NVFP4, MXFP4, bf16) and the GPU is older than SM100 or SM12x.
 
     ## Why it matters
     FlashInfer ships these kernels for SM10x; SGLang itself avoids them on SM120 for NVFP4 and takes the choice of
@@ -136,7 +137,13 @@ def trtllm_gpu(launch: Launch) -> Iterator[Violation]:
             cause=f"the GPU is SM{launch['gpu.sm']}; the TRT-LLM MoE kernels are built for SM10x",
             impact="the first forward fails after the weights are loaded, and the log names the missing kernel",
             fix=AUTO_RUNNER if _named(launch) else set_to("moe_runner_backend", "flashinfer_cutlass"),
+            severity=Severity.ERROR if _certain(launch) else None,
         )
+
+
+def _certain(launch: Launch) -> bool:
+    """Whether the experts surely run there, on a GPU for which FlashInfer ships none of these kernels."""
+    return launch.get("target.runner") in TRTLLM and (int(launch["gpu.sm"]) < 100 or major(launch) == 12)
 
 
 @rule(
