@@ -215,6 +215,7 @@ def _check(args: argparse.Namespace, launch: list[str]) -> int:
         launch_file=None if launch else args.launch_file,
         nth=args.nth,
         build=not args.no_build,
+        side_effects=bool(args.verbose),
     )
     if args.format == "text":
         text.text(report, text.console(), verbose=args.verbose)

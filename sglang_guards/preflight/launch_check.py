@@ -21,7 +21,7 @@ from sglang_guards.launch.facts import Fact, Launch
 from sglang_guards.preflight import build_fixes, model_types, options, releases, surroundings, worker_client
 from sglang_guards.preflight import command_line as command
 from sglang_guards.preflight import launch_file as files
-from sglang_guards.preflight.what_a_flag_changes import changes, typed_values
+from sglang_guards.preflight.what_a_flag_changes import changes, may_have_cost, typed_values
 from sglang_guards.report.model import FlagVerdict, Report, Severity
 
 __all__ = ["CouldNotCheck", "check"]
@@ -40,6 +40,7 @@ def check(
     launch_file: str | os.PathLike[str] | None = None,
     nth: int | None = None,
     fixed_release: bool = False,
+    side_effects: bool = False,
 ) -> Report:
     """Check one launch command as the operator types it, against the SGLang installed here.
 
@@ -47,7 +48,8 @@ def check(
     (default: this process's); `model_config` is a config.json, or a folder with one, to use when the checkpoint is
     not here. Without words in `argv` the launch in `launch_file` is checked (a script, a Slurm job, a compose file or
     Kubernetes YAML), the `nth` where it holds several. `fixed_release` keeps to the SGLang found first, whatever
-    PYTHONPATH the command sets.
+    PYTHONPATH the command sets. With `side_effects` the verdict table tells of every typed flag what else it changed;
+    without, only a flag that may have cost a faster attention backend is looked at.
 
     ``SGLANG_GUARDS_IGNORE`` in the environment suppresses findings; the mode does not matter here: an error
     is an error. Raises `CouldNotCheck` when the launch cannot be checked.
@@ -71,7 +73,15 @@ def check(
             "write sglang serve …, or python -m sglang.launch_server …",
         )
     config = given_config or surroundings.mounted_config(cmd)
-    target = _Target(command=cmd, gpu=on, base=base, model_config=config, build=build, source=judged_source)
+    target = _Target(
+        command=cmd,
+        gpu=on,
+        base=base,
+        model_config=config,
+        build=build,
+        side_effects=side_effects,
+        source=judged_source,
+    )
     surrounding = [
         *([] if fixed_release else surroundings.other_sglang(cmd, base, judged_source)),
         *source_notes,
@@ -120,6 +130,7 @@ class _Target:
     base: Mapping[str, str]
     model_config: Path | None
     build: bool
+    side_effects: bool
     source: source.Source
 
 
@@ -172,6 +183,9 @@ def _without_each(
     target: _Target, cmd: command.Command, facts: Mapping[str, Fact], given: Mapping[str, Any]
 ) -> dict[str, Fact]:
     """What each typed flag changes beside itself: facts ``without.<flag>``."""
+
+    if not (target.side_effects or may_have_cost(given, _args(facts))):
+        return {}
 
     def without(name: str) -> dict[str, Any] | None:
         answer = _asked(target, cmd, {name: None}, build=False)
