@@ -54,7 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = f"internal error at {place}: {type(error).__name__}: {error}"
         return _trouble(message, "this is a fault of sglang-guards; report it with the command", words)
     finally:
-        _clean_up()
+        if argv is None:  # a caller in this process may check again, with the same worker
+            _clean_up()
 
 
 def _end_in_order() -> None:

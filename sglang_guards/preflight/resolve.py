@@ -21,9 +21,11 @@ from sglang_guards.build import construct, headers, stand_ins
 from sglang_guards.build.model import BuildResult
 from sglang_guards.errors import CouldNotCheck
 from sglang_guards.launch import collect, model_files
+from sglang_guards.launch.environment import env_bool
 from sglang_guards.launch.facts import Fact
 from sglang_guards.launch.gpus import Gpu
 from sglang_guards.preflight import options, plain_config, refusals, simulated_gpu, target_machine
+from sglang_guards.source import find
 
 
 class _Usage(Exception):
@@ -301,7 +303,7 @@ def _readable(path: str, revision: str | None, parsed: _Parsed) -> str:
 
 
 def _modelscope() -> bool:
-    return os.environ.get("SGLANG_USE_MODELSCOPE", "").lower() in ("1", "true", "yes")
+    return env_bool(os.environ, "SGLANG_USE_MODELSCOPE", find())
 
 
 def _cached(repo: str, revision: str | None) -> Path | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sglang_guards.launch import measurements
 from sglang_guards.launch.facts import Launch
 from sglang_guards.report.model import Severity
-from sglang_guards.rules import Violation, read_in, rule
+from sglang_guards.rules import Violation, manual, read_in, rule
 from sglang_guards.rules.fused_sum_common import (
     EXISTS,
     FIELD,
@@ -46,7 +46,8 @@ def slower(launch: Launch) -> Iterator[Violation]:
     measures it on your machine; the finding says where its figures come from.
 
     ## Fix
-    Remove the flag, or apply the relaxed-atomics patch, with which the same flag is a gain.
+    Remove the flag, or apply the relaxed-atomics patch, with which the same flag is a gain. Where another runner is
+    known to be faster for this shape, the fix names it.
     """
     if launch["gpu.platform"] != "cuda" or launch["gpu.sm"] < 90:
         return
@@ -54,11 +55,14 @@ def slower(launch: Launch) -> Iterator[Violation]:
     speed = measurements.told(launch) if hit else None
     if speed is None or not speed.slower:
         return
+    other = measurements.faster_runner(launch)
     yield Violation(
         flags=(FIELD,),
         cause=f"the MoE layers of {named(hit)} add with acquire-release atomics; {speed.text}",
         impact="prefill slows down as batches grow; decode changes by a few percent",
-        fix=REMOVE,
+        fix=REMOVE
+        if other is None
+        else REMOVE + manual(f"try --moe-runner-backend {other.runner} ({other.text})"),
     )
 
 

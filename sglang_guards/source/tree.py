@@ -34,6 +34,7 @@ PROBE_MODULES = (
     "probes.flag_readers",
     "probes.moe_faults",
     "probes.launch_faults",
+    "probes.launch_path",
     "probes.series_marks",
     "probes.eplb",
     "probes.overlap",

@@ -297,7 +297,8 @@ def test_into_lambda(place: Place) -> Texts | None:
         assert isinstance(one, ast.If)
         one.test = ast.Call(ast.parse("lambda: 0", mode="eval").body, [], [])
         test = copy.deepcopy(_at(copy.deepcopy(place.function), place, ast.If)[-1])  # type: ignore[arg-type]
-        assert isinstance(test, ast.If) and isinstance(one.test.func, ast.Lambda)
+        assert isinstance(test, ast.If)
+        assert isinstance(one.test.func, ast.Lambda)
         one.test.func.body = test.test
         return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,24 @@ WIDE = frozenset(
 )
 #: Names that other packages call, so that renaming them is no refactoring.
 _FIXED = frozenset({"forward", "main", "run", "apply"})
+
+
+#: What probes with arguments are asked about.
+_ASKED = {
+    "architecture": "DeepseekV3ForCausalLM",
+    "decoder": "DeepseekV2DecoderLayer",
+    "layer": "DeepseekV2DecoderLayer",
+    "backend": "triton",
+    "sm": "90",
+    "algorithm": "EAGLE",
+    "method": "Fp8MoEMethod",
+}
+
+
+def _arguments(name: str) -> dict[str, str] | None:
+    """Arguments for a probe, None where it wants one that is not listed."""
+    wanted = list(inspect.signature(PROBES[name].fn).parameters)[1:]
+    return {word: _ASKED[word] for word in wanted} if set(wanted) <= set(_ASKED) else None
 
 
 @dataclass(frozen=True)
@@ -54,14 +73,18 @@ class Suite:
     def __init__(self, base: Source) -> None:
         self.base = base
         find_probe("no such probe")
+        self.arguments: dict[str, dict[str, str]] = {}
         self.answers: dict[str, object] = {}
         self.where: dict[str, str | None] = {}
         self.reads: dict[str, set[str]] = {}
         for name in PROBES:
             if name == "models_full_contract":
                 continue
+            arguments = _arguments(name)
+            if arguments is None:
+                continue
             watched = Edited(base)
-            answer = fresh(watched, name)
+            answer = fresh(watched, name, self.arguments.setdefault(name, arguments))
             self.answers[name], self.where[name] = value(answer), answer.where
             self.reads[name] = watched.read
 
@@ -80,7 +103,7 @@ class Suite:
     def compare(self, edited: Source, edit: str, place: str, names: list[str]) -> list[Change]:
         changes = []
         for name in names:
-            after = value(fresh(edited, name))
+            after = value(fresh(edited, name, self.arguments[name]))
             if after != self.answers[name]:
                 changes.append(Change(name, edit, place, self.answers[name], after))
         return changes

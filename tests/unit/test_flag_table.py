@@ -11,7 +11,7 @@ from sglang_guards.flag_table.table import verdicts
 from sglang_guards.launch.facts import Fact, Launch
 from sglang_guards.report.model import FlagVerdict
 from tests.contract.tables import source
-from tests.unit.hazard_cases import BASE
+from tests.rules.cases import base_facts
 
 #: What a resolved launch has beside the facts of the hazard rules.
 MORE: dict[str, Any] = {
@@ -30,7 +30,7 @@ def launch(
 ) -> Launch:
     """A launch whose `args` (and dotted facts, with __ for the dot) are changed; those in `given` were typed."""
     values = {
-        **BASE,
+        **base_facts("moe-on-8-h200"),
         **MORE,
         **{k.replace("__", ".") if "__" in k else f"args.{k}": v for k, v in args.items()},
     }
