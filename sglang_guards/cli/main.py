@@ -219,6 +219,7 @@ def _check(args: argparse.Namespace, launch: list[str]) -> int:
         nth=args.nth,
         build=not args.no_build,
         load_plugins=args.plugins,
+        side_effects=bool(args.verbose),
     )
     if args.format == "text":
         text.text(report, text.console(), verbose=args.verbose)

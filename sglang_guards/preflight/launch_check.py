@@ -29,7 +29,7 @@ from sglang_guards.preflight import (
 )
 from sglang_guards.preflight import command_line as command
 from sglang_guards.preflight import launch_file as files
-from sglang_guards.preflight.what_a_flag_changes import changes, typed_values
+from sglang_guards.preflight.what_a_flag_changes import changes, may_have_cost, typed_values
 from sglang_guards.report.model import FlagVerdict, Report, Severity
 
 __all__ = ["CouldNotCheck", "check"]
@@ -49,6 +49,7 @@ def check(
     nth: int | None = None,
     fixed_release: bool = False,
     load_plugins: bool = False,
+    side_effects: bool = False,
 ) -> Report:
     """Check one launch command as the operator types it, against the SGLang installed here.
 
@@ -56,7 +57,8 @@ def check(
     (default: this process's); `model_config` is a config.json, or a folder with one, to use when the checkpoint is
     not here. Without words in `argv` the launch in `launch_file` is checked (a script, a Slurm job, a compose file or
     Kubernetes YAML), the `nth` where it holds several. `fixed_release` keeps to the SGLang found first, whatever
-    PYTHONPATH the command sets.
+    PYTHONPATH the command sets. With `side_effects` the verdict table tells of every typed flag what else it changed;
+    without, only a flag that may have cost a faster attention backend is looked at.
 
     `load_plugins` loads the other SGLang plugins of this environment, which is code of others, as SGLang would.
     ``SGLANG_GUARDS_IGNORE`` in the environment suppresses findings; the mode does not matter here: an error
@@ -81,7 +83,15 @@ def check(
             "write sglang serve …, or python -m sglang.launch_server …",
         )
     config = given_config or surroundings.mounted_config(cmd)
-    target = _Target(command=cmd, gpu=on, base=base, model_config=config, build=build, source=judged_source)
+    target = _Target(
+        command=cmd,
+        gpu=on,
+        base=base,
+        model_config=config,
+        build=build,
+        side_effects=side_effects,
+        source=judged_source,
+    )
     others = plugins.installed(judged_source.root, cmd.environment(base))
     target = replace(target, load_plugins=load_plugins and bool(others))
     surrounding = [
@@ -147,6 +157,7 @@ class _Target:
     base: Mapping[str, str]
     model_config: Path | None
     build: bool
+    side_effects: bool
     source: source.Source
     load_plugins: bool = False
 
@@ -202,6 +213,9 @@ def _without_each(
     target: _Target, cmd: command.Command, facts: Mapping[str, Fact], given: Mapping[str, Any]
 ) -> dict[str, Fact]:
     """What each typed flag changes beside itself: facts ``without.<flag>``."""
+
+    if not (target.side_effects or may_have_cost(given, _args(facts))):
+        return {}
 
     def without(name: str) -> dict[str, Any] | None:
         answer = _asked(target, cmd, {name: None}, build=False)

@@ -73,6 +73,21 @@ def _assigned(code: Code, name: str) -> list[ast.expr]:
     return found
 
 
+def _under_blocks(code: Code) -> set[ast.AST]:
+    """Everything that runs only for block-quantized weights."""
+    found: set[ast.AST] = set()
+    for node in walk(code.node):
+        if isinstance(node, ast.If) and any(
+            isinstance(test, ast.Compare)
+            and isinstance(test.left, ast.Name)
+            and test.left.id == "block_shape"
+            and isinstance(test.ops[0], ast.IsNot)
+            for test in walk(node.test)
+        ):
+            found |= {inner for statement in node.body for inner in walk(statement)}
+    return found
+
+
 def _cleared(node: ast.AST) -> bool:
     return (
         isinstance(node, ast.Call)
