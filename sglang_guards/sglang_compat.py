@@ -5,6 +5,7 @@ Each branch says which releases need it and when it can go. Everything is chosen
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,6 +36,14 @@ def view(server_args: Any) -> Any:
     except ImportError:
         return server_args
     return resolving_view(server_args)
+
+
+def foreign_model_class(architecture: str) -> str | None:
+    """The class that a plugin put in the place of SGLang's own for an architecture; imports nothing."""
+    registry = getattr(sys.modules.get("sglang.srt.models.registry"), "ModelRegistry", None)
+    owner = getattr(registry, "models", {}).get(architecture)
+    module = str(getattr(owner, "__module__", "sglang."))
+    return None if module.startswith("sglang.") else f"{module}.{getattr(owner, '__name__', owner)}"
 
 
 def record(server_args_or_view: Any) -> Any:

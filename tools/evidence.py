@@ -62,7 +62,7 @@ def _fuzz(text: str) -> list[list[Any]]:
 def _input(text: str) -> list[list[Any]]:
     counts: dict[str, int] = {}
     for what, number in re.findall(
-        r"^\.?(bash|dash|wrappers|compose|kubernetes|odd files|secrets): (\d+) ", text, re.MULTILINE
+        r"^\.*(bash|dash|wrappers|compose|kubernetes|odd files|secrets): (\d+) ", text, re.MULTILINE
     ):
         counts[what] = counts.get(what, 0) + int(number)
     return [[_INPUT[what], number] for what, number in counts.items()]

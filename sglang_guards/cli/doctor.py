@@ -100,6 +100,10 @@ def diagnose(env: Mapping[str, str] | None = None) -> Diagnosis:
     fired, framework, trouble = _canary(variables)
     entry = _entry_point()
     legacy = _legacy_hook()
+    reached = found.ask("launcher_calls_validator")
+    if fired and reached.value is not True:
+        fired = False
+        trouble = f"the hook is in place, but the launcher passes it by: {reached.detail}"
     notes = [*given.notes, *_notes(variables, given.mode, framework, entry, legacy)]
     notes += [f"SGLang carries patch: {patch}" for patch in applied_patches(found)]
     way = "none"

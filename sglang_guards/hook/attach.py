@@ -58,9 +58,21 @@ def _attach_validator() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     alone = not getattr(HookRegistry, "_hooks", True) and len(entry_points(group="sglang.srt.plugins")) < 2
+    _say_if_not_reached()
     owner = pkgutil.resolve_name(sglang_compat.SERVER_ARGS)
     if not (alone and patching.after(owner, sglang_compat.VALIDATOR, after_check_server_args)):
         HookRegistry.register(sglang_compat.VALIDATOR_TARGET, after_check_server_args, HookType.AFTER)
+
+
+def _say_if_not_reached() -> None:
+    """A launcher that validates in another way would pass by what is attached, without a word."""
+    from sglang_guards import source
+
+    installed = source.find()
+    reached = None if installed is None else installed.ask("launcher_calls_validator")
+    if reached is not None and reached.value is not True:
+        said = f"{reached.detail} ({reached.where})" if reached.where else reached.detail
+        warn("sglang-guards: launches may go unvalidated on this SGLang: %s", said)
 
 
 def _attach_auto_enable() -> None:

@@ -30,7 +30,8 @@ from typing import Any
 
 from sglang_guards.launch import moe_layers
 from sglang_guards.launch.fact import Fact, MissingFact
-from sglang_guards.source.tree import Source
+from sglang_guards.source.probes.args_resolution import declared_as
+from sglang_guards.source.tree import Source, Unknown
 
 __all__ = ["Fact", "Launch", "MissingFact"]
 
@@ -71,6 +72,8 @@ class Launch:
         if prefix == "source":
             return self.answer(rest)
         if prefix == "args" and self._flags is not None and rest not in self._flags:
+            if (other := self._under_another_name(rest)) is not None:
+                return self.fact(f"args.{other}")
             return Fact(None, "default", "this SGLang has no such flag")
         if prefix in _DERIVERS:
             if prefix not in self._derived:
@@ -83,6 +86,13 @@ class Launch:
     def _flags(self) -> frozenset[str] | None:
         """The server args that the installed source declares."""
         return None if self.source is None else self.source.flags()
+
+    def _under_another_name(self, field: str) -> str | None:
+        """The field that this SGLang fills from the flag's spelling, None where it has no such spelling."""
+        try:
+            return None if self.source is None else declared_as(self.source, field)
+        except Unknown:
+            raise MissingFact(f"args.{field}") from None
 
     def answer(self, probe: str, **arguments: str) -> Fact:
         """What the installed source answers to a probe. Raises `MissingFact` where it could not be understood."""

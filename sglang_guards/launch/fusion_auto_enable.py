@@ -14,6 +14,7 @@ from typing import Any
 
 from sglang_guards import sglang_compat
 from sglang_guards.launch import allreduce_fusion
+from sglang_guards.launch.environment import env_bool
 from sglang_guards.launch.facts import Launch, MissingFact
 from sglang_guards.source.models import fusion_contract
 from sglang_guards.source.tree import Source
@@ -191,7 +192,7 @@ def _defects(launch: Launch) -> Iterator[str]:
     for name in ("enable_pdmux", "encoder_only", *PREFILL_CP):
         if launch.get(f"args.{name}"):
             yield f"{launch.flag(name)}: not reviewed with it"
-    if launch.env.get("SGLANG_SHARED_EXPERT_TP1", "").strip().lower() in ("1", "true", "yes"):
+    if env_bool(launch.env, "SGLANG_SHARED_EXPERT_TP1", launch.source):
         yield "SGLANG_SHARED_EXPERT_TP1 changes who sums"
     yield from _speculation(launch)
     yield from _machine(launch)

@@ -68,7 +68,9 @@ def shape_key(launch: Launch, *, with_shared: bool = False) -> str:
     MissingFact when a size is not known.
     """
     tp, ep = int(launch["args.tp_size"]), max(1, int(launch["args.ep_size"]))
-    width = int(launch["model.moe_intermediate_size"]) // max(1, tp // ep)
+    width = int(launch["model.moe_intermediate_size"]) // max(
+        1, tp // ep // int(launch.get("args.moe_dp_size") or 1)
+    )
     kind = "fp8" if "fp8" in str(launch["model.quant_kind"]) else "bf16"
     shared = int(launch["model.num_shared_experts"]) if with_shared else 0
     experts, top_k = int(launch["model.num_experts"]) // ep + shared, int(launch["target.top_k"]) + shared

@@ -21,10 +21,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sglang_guards.launch.checkpoint import is_ignored, text_config
+from sglang_guards.launch.environment import env_bool
 from sglang_guards.launch.fact import Fact, Facts
 from sglang_guards.launch.moe_runner import Query, Runner, runner_of
-
-_TRUE = frozenset({"1", "true", "yes", "on"})
 
 
 def facts(launch: Facts, which: str) -> Mapping[str, Fact]:
@@ -101,20 +100,39 @@ class _Layers:
             a2a=str(self.a2a() or "none"),
             platform=str(self.launch.get("gpu.platform") or ""),
             sm=self.launch.get("gpu.sm"),
-            aiter=self.launch.env.get("SGLANG_USE_AITER", "").lower() in _TRUE,
+            aiter=env_bool(self.launch.env, "SGLANG_USE_AITER", self.launch.source),
             width=self.width(),
             config=text_config(self.get("config") or {}),
         )
         if not query.platform:
             return Runner(None, "the GPU")
-        if query.platform == "xpu" and self.launch.env.get("SGLANG_USE_SGL_XPU", "").lower() in _TRUE:
+        if query.platform == "xpu" and env_bool(self.launch.env, "SGLANG_USE_SGL_XPU", self.launch.source):
             return Runner("sgl_xpu", "SGLANG_USE_SGL_XPU runs the experts in sgl-kernel-xpu")
         if self.draft and query.backend in ("auto", "triton"):
             # ModelRunner of a draft reads the speculative backend inside a context that DFLASH-style workers skip.
             algorithm = str(self.arg("speculative_algorithm") or "").upper()
             if "FLASH" in algorithm and str(self.arg("moe_runner_backend")) not in ("auto", "triton"):
                 return Runner(None, f"which backend a {algorithm} draft reads")
+        if doubt := self.another_way(query):
+            return Runner(None, doubt)
         return runner_of(query, lambda probe: self.launch.get(f"source.{probe}"))
+
+    def another_way(self, query: Query) -> str:
+        """What may run the experts in place of the runner that stands in the table; empty where nothing does."""
+        if self.launch.env.get("SGLANG_EXTERNAL_MODEL_PACKAGE"):
+            return "which experts a model class of SGLANG_EXTERNAL_MODEL_PACKAGE has"
+        if owner := self.get("implementation"):
+            return f"which experts {owner} has, which a plugin put in the place of SGLang's model class"
+        if self.launch.source is None:
+            return ""
+        if self.launch.get("source.layer_runs_quant_method") is not True:
+            return "what FusedMoE.run_moe_core of this SGLang runs"
+        probes = {"unquantized": "unquant_auto_is_triton", "fp8": "fp8_auto_is_triton"}
+        asked = probes.get(query.kind or "")
+        plain = query.platform == "cuda" and query.backend == "auto" and query.a2a == "none"
+        if asked and plain and self.launch.get(f"source.{asked}") is not True:
+            return f"the runner that create_moe_runner of this SGLang makes for {query.kind} experts"
+        return ""
 
     def backend(self) -> Any:
         own = self.arg("speculative_moe_runner_backend") if self.draft else None
@@ -148,7 +166,7 @@ class _Layers:
         size, tp, ep = self.get("moe_intermediate_size"), self.arg("tp_size"), self.arg("ep_size")
         if not (isinstance(size, int) and isinstance(tp, int) and isinstance(ep, int)) or tp < 1 or ep < 1:
             return None
-        return size // max(1, tp // ep)
+        return size // max(1, tp // ep // int(self.arg("moe_dp_size") or 1))
 
     def top_k(self) -> tuple[int | None, str]:
         routed = self.get("top_k")

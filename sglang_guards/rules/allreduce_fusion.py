@@ -80,7 +80,7 @@ def hybrid_ep(launch: Launch) -> Iterator[Violation]:
     """All-reduce fusion, requested or automatic, with 1 < EP < TP.
 
     ## What it checks
-    Fusion is on, the expert-parallel size lies between 1 and the tensor-parallel size, the model leaves the sum of its
+    Fusion is on, the experts are split both by EP and by TP (TP / EP / MoE-DP above 1), the model leaves the sum of its
     experts to the next layer, and the installed source reduces that sum over the expert group without a guard for
     this layout.
 
@@ -96,12 +96,15 @@ def hybrid_ep(launch: Launch) -> Iterator[Violation]:
     Switch fusion off, or use --ep-size 1 or --ep-size equal to --tp-size.
     """
     tp, ep = launch["args.tp_size"] or 1, launch["args.ep_size"] or 1
-    if not 1 < ep < tp or not allreduce_fusion.is_active(launch) or not allreduce_fusion.defers(launch):
+    experts_tp = tp // ep // int(launch["args.moe_dp_size"] or 1)
+    if ep <= 1 or experts_tp <= 1:
+        return
+    if not allreduce_fusion.is_active(launch) or not allreduce_fusion.defers(launch):
         return
     yield Violation(
         flags=flags(launch, "tp_size", "ep_size"),
-        cause=f"experts are split {ep} ways by EP and {tp // ep} ways by TP, and the fused kernel reduces over one of "
-        "the two groups",
+        cause=f"experts are split {ep} ways by EP and {experts_tp} ways by TP, and the fused kernel reduces over one "
+        "of the two groups",
         impact="the output is wrong from the first token, without an error",
         fix=forbid(launch),
     )

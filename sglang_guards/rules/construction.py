@@ -238,7 +238,7 @@ def kv_cache_is_small(launch: Launch) -> Iterator[Violation]:
     --max-total-tokens.
 
     ## Why it matters
-    SGLang starts, but refuses or cuts longer requests.
+    SGLang starts, but refuses or cuts longer requests. A context length that nobody typed is only worth knowing.
 
     ## When it hurts
     At the first request that is longer than the cache.
@@ -261,4 +261,5 @@ def kv_cache_is_small(launch: Launch) -> Iterator[Violation]:
             flags=tuple(n for n in ("context_length", "mem_fraction_static") if n in launch.typed),
             cause=f"what the weights leave of --mem-fraction-static {launch.get('args.mem_fraction_static')}",
             impact="the server starts; longer requests are refused or cut",
+            severity=Severity.WARNING if launch.given("context_length") else Severity.INFO,
         )

@@ -16,6 +16,11 @@ def _named(launch: Launch) -> bool:
     return launch.given("moe_runner_backend") and runner_backend(launch) in TRTLLM
 
 
+def _left_to_layers(launch: Launch) -> bool:
+    """Whether resolution left `auto` and the quantization method's own default is this runner, on any GPU."""
+    return runner_backend(launch) == "auto" and launch.get("target.runner") in TRTLLM
+
+
 @rule(
     "RUN106",
     "fp4-experts-on-trtllm",
@@ -105,13 +110,14 @@ def minimax_routing(launch: Launch) -> Iterator[Violation]:
     Severity.WARNING,
     summary="the TRT-LLM MoE runner has no kernel on this GPU",
     reports=[read_in("arg_groups/overrides.py: trtllm-gen MoE kernels are SM100-only")],
-    applies=lambda launch: _named(launch) and is_moe(launch),
+    applies=lambda launch: (_named(launch) or _left_to_layers(launch)) and is_moe(launch),
 )
 def trtllm_gpu(launch: Launch) -> Iterator[Violation]:
     """flashinfer_trtllm on a GPU outside the SM10x family.
 
     ## What it checks
-    The operator names flashinfer_trtllm or flashinfer_trtllm_routed and the GPU is not SM10x.
+    The operator names flashinfer_trtllm or flashinfer_trtllm_routed and the GPU is not SM10x. An error where the
+    experts are of a kind that runs there (FP8, NVFP4, MXFP4, bf16) and the GPU is older than SM100 or SM12x.
 
     ## Why it matters
     FlashInfer ships these kernels for SM10x; SGLang itself avoids them on SM120 for NVFP4 and takes the choice of
@@ -122,15 +128,22 @@ def trtllm_gpu(launch: Launch) -> Iterator[Violation]:
     architecture.
 
     ## Fix
-    Remove --moe-runner-backend.
+    Remove --moe-runner-backend. Where it was not given, the quantization method itself falls back on this runner
+    (NVFP4 on SM120 without --quantization): use --moe-runner-backend flashinfer_cutlass.
     """
     if launch["gpu.platform"] == "cuda" and major(launch) != 10 and launch["model.quant"] != "mxfp8":
         yield Violation(
             flags=("moe_runner_backend",),
             cause=f"the GPU is SM{launch['gpu.sm']}; the TRT-LLM MoE kernels are built for SM10x",
             impact="the first forward fails after the weights are loaded, and the log names the missing kernel",
-            fix=AUTO_RUNNER,
+            fix=AUTO_RUNNER if _named(launch) else set_to("moe_runner_backend", "flashinfer_cutlass"),
+            severity=Severity.ERROR if _certain(launch) else None,
         )
+
+
+def _certain(launch: Launch) -> bool:
+    """Whether the experts surely run there, on a GPU for which FlashInfer ships none of these kernels."""
+    return launch.get("target.runner") in TRTLLM and (int(launch["gpu.sm"]) < 100 or major(launch) == 12)
 
 
 @rule(

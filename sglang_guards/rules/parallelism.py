@@ -16,7 +16,7 @@ _DEEPSEEK_MOE = (
 )  # fmt: skip
 
 
-def _exit_sums(launch: Launch) -> bool:
+def exit_sums(launch: Launch) -> bool:
     """Whether the layers' exit sums the ranks' outputs: DP attention with EP = DP and no all-to-all backend."""
     dp = int(launch["args.attn_dp_size"] or 1)
     dp = dp if dp > 1 else int(launch["args.dp_size"])
@@ -50,7 +50,7 @@ def gpt_oss_twice(launch: Launch) -> Iterator[Violation]:
     ## Fix
     --ep-size 1, no DP attention, or a release that skips the first sum (0.5.20 does).
     """
-    if _exit_sums(launch):
+    if exit_sums(launch):
         yield Violation(
             flags=("enable_dp_attention", "ep_size"),
             cause=f"the experts' output is all-reduced in the model ({launch.where('source.gpt_oss_sums_twice')}) and "
@@ -90,7 +90,7 @@ def shared_expert(launch: Launch) -> Iterator[Violation]:
     ## Fix
     Unset SGLANG_SHARED_EXPERT_TP1, or use a release that adds it on one rank (0.5.21 does).
     """
-    if launch["gpu.platform"] == "cuda" and launch["model.num_shared_experts"] and _exit_sums(launch):
+    if launch["gpu.platform"] == "cuda" and launch["model.num_shared_experts"] and exit_sums(launch):
         yield Violation(
             flags=("SGLANG_SHARED_EXPERT_TP1=1", "ep_size", "enable_dp_attention"),
             cause=f"every rank adds the whole shared expert before the layer's exit sums over {launch['args.ep_size']} "

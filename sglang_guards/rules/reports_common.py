@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from packaging.version import InvalidVersion, Version
 
+from sglang_guards.launch.environment import env_bool
 from sglang_guards.launch.facts import Launch
 from sglang_guards.rules import unset
 
 TRTLLM = frozenset({"flashinfer_trtllm", "flashinfer_trtllm_routed"})
-TRUE = frozenset({"1", "true", "yes", "on", "y", "t"})
 NO_A2A = frozenset({None, "", "none"})
 #: Architectures whose built-in draft is the DeepSeek NextN layer.
 NEXTN_FAMILY = frozenset({"DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM"})
@@ -34,7 +34,7 @@ def reported_in(launch: Launch, first: str, last: str) -> bool:
 
 def env_on(launch: Launch, name: str) -> bool:
     """Whether an environment switch of the launch is set to a true value."""
-    return launch.env.get(name, "").strip().lower() in TRUE
+    return env_bool(launch.env, name, launch.source)
 
 
 def major(launch: Launch) -> int:

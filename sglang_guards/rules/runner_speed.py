@@ -1,4 +1,4 @@
-"""RUN302: another runner is known to be faster for these experts on this GPU."""
+"""RUN303: another runner is known to be faster for these experts on this GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sglang_guards.rules.reports_common import is_moe
 
 
 @rule(
-    "RUN302",
+    "RUN303",
     "faster-runner-measured",
     Severity.INFO,
     summary="another MoE runner was measured to be faster in prefill",

@@ -34,6 +34,7 @@ PROBE_MODULES = (
     "probes.flag_readers",
     "probes.moe_faults",
     "probes.launch_faults",
+    "probes.launch_path",
     "probes.series_marks",
     "probes.eplb",
     "probes.overlap",
@@ -42,6 +43,7 @@ PROBE_MODULES = (
     "probes.speculative_draft",
     "probes.pipeline",
     "probes.fp8_scale",
+    "probes.reductions",
     "models.fusion_contract",
 )
 

@@ -70,7 +70,7 @@ def value(answer: Answer | Items) -> bool | tuple[str, ...] | None:
     return answer.value if isinstance(answer, Answer) else answer.values
 
 
-def fresh(source: Source, name: str) -> Answer | Items:
+def fresh(source: Source, name: str, arguments: Mapping[str, str]) -> Answer | Items:
     """The answer of a probe or a list, whichever it is."""
     find_probe(name)
-    return source._run(name)
+    return source._run(name, arguments)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import re
+import inspect
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,8 +15,35 @@ from tests.mutation.overlay import Edited, fresh, value
 WIDE = frozenset(
     {"models_full_contract", "triton_attention_reduce_in_fp32_read", "num_continuous_decode_steps_read"}
 )
+#: Probes whose question is whether a name exists: renaming it changes the fact.
+ABOUT = {
+    "has_resolve_once": "resolve_once",
+    "has_resolving_view": "resolving_view",
+    "has_declare_resolution": "declare_resolution",
+    "has_declare_late_resolution": "declare_late_resolution",
+    "check_server_args_exists": "check_server_args",
+    "auto_enable_pass_exists": "_flashinfer_allreduce_fusion_auto_enable",
+}
 #: Names that other packages call, so that renaming them is no refactoring.
 _FIXED = frozenset({"forward", "main", "run", "apply"})
+
+
+#: What probes with arguments are asked about.
+_ASKED = {
+    "architecture": "DeepseekV3ForCausalLM",
+    "decoder": "DeepseekV2DecoderLayer",
+    "layer": "DeepseekV2DecoderLayer",
+    "backend": "triton",
+    "sm": "90",
+    "algorithm": "EAGLE",
+    "method": "Fp8MoEMethod",
+}
+
+
+def _arguments(name: str) -> dict[str, str] | None:
+    """Arguments for a probe, None where it wants one that is not listed."""
+    wanted = list(inspect.signature(PROBES[name].fn).parameters)[1:]
+    return {word: _ASKED[word] for word in wanted} if set(wanted) <= set(_ASKED) else None
 
 
 @dataclass(frozen=True)
@@ -54,14 +82,18 @@ class Suite:
     def __init__(self, base: Source) -> None:
         self.base = base
         find_probe("no such probe")
+        self.arguments: dict[str, dict[str, str]] = {}
         self.answers: dict[str, object] = {}
         self.where: dict[str, str | None] = {}
         self.reads: dict[str, set[str]] = {}
         for name in PROBES:
             if name == "models_full_contract":
                 continue
+            arguments = _arguments(name)
+            if arguments is None:
+                continue
             watched = Edited(base)
-            answer = fresh(watched, name)
+            answer = fresh(watched, name, self.arguments.setdefault(name, arguments))
             self.answers[name], self.where[name] = value(answer), answer.where
             self.reads[name] = watched.read
 
@@ -80,15 +112,15 @@ class Suite:
     def compare(self, edited: Source, edit: str, place: str, names: list[str]) -> list[Change]:
         changes = []
         for name in names:
-            after = value(fresh(edited, name))
+            after = value(fresh(edited, name, self.arguments[name]))
             if after != self.answers[name]:
                 changes.append(Change(name, edit, place, self.answers[name], after))
         return changes
 
-    def preserving(self) -> Iterator[tuple[str, str, Texts]]:
+    def preserving(self, part: int = 0, parts: int = 1) -> Iterator[tuple[str, str, Texts]]:
         """(edit, place, new texts) of every generic edit at every cited line, each text once."""
         seen: set[tuple[str, ...]] = set()
-        for where, place in self.places().items():
+        for where, place in itertools.islice(self.places().items(), part, None, parts):
             for name, edit in EDITS.items():
                 texts = edit(place)
                 key = tuple(texts.values()) if texts else ()
@@ -110,22 +142,19 @@ class Suite:
                     found.setdefault(name, where)
         return found
 
-    def run(self) -> Result:
+    def run(self, part: int = 0, parts: int = 1) -> Result:
+        """All edits, or every `parts`-th one from `part` on."""
         result = Result(changes=[])
-        for edit, where, texts in self.preserving():
+        for edit, where, texts in self.preserving(part, parts):
             names = self.readers(set(texts))
             own = [name for name in WIDE if self.where.get(name) == where]
             result.asked += len(names) + len(own)
             result.edits += 1
             result.changes += self.compare(Edited(self.base, texts), edit, where, names + own)
-        for name, where in self.renames().items():
-            holding = {
-                rel
-                for read in self.reads.values()
-                for rel in read
-                if re.search(rf"\b{name}\b", self.base.text(rel) or "")
-            }
-            names = self.readers(holding)
+        files = {rel for name, read in self.reads.items() if name not in WIDE for rel in read}
+        for name, where in itertools.islice(self.renames().items(), part, None, parts):
+            holding = {rel for rel in files if name in (self.base.text(rel) or "")}
+            names = [probe for probe in self.readers(holding) if ABOUT.get(probe) != name]
             edited = Edited(self.base, rename=(name, f"{name}_Renamed"))
             result.asked += len(names)
             result.edits += 1

@@ -64,8 +64,7 @@ class Case:
 
     def launch(self, change: Mapping[str, Any] | None = None) -> Launch:
         """The launch of a case that is made of facts, changed by a finding's fix (None: the flag is removed)."""
-        base = BASES[self.base]
-        values = {**base["facts"], **dict.fromkeys(base["none"]), **self.facts, **dict.fromkeys(self.none)}
+        values = {**base_facts(self.base), **self.facts, **dict.fromkeys(self.none)}
         facts = {
             name: Fact(value, "given" if name.removeprefix("args.") in self.given else "resolved")
             for name, value in values.items()
@@ -79,6 +78,11 @@ class Case:
                 Fact(BASES["removed"].get(name), "default") if removed else Fact(value, "given")
             )
         return Launch(facts, env=self.env, source=source(self.release))
+
+
+def base_facts(name: str) -> dict[str, Any]:
+    """The facts of a base of bases.toml."""
+    return {**BASES[name]["facts"], **dict.fromkeys(BASES[name]["none"])}
 
 
 def _with_fusion(change: Mapping[str, Any]) -> dict[str, Any]:

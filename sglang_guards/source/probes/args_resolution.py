@@ -26,6 +26,22 @@ def field_declared(source: Source, name: str) -> Answer:
     return Answer(False, None, f"no field {name}")
 
 
+def declared_as(source: Source, name: str) -> str | None:
+    """The field that takes a flag's spelling as an alias; None where there is none, Unknown where it is not seen."""
+    spelling = f"--{name.replace('_', '-')}"
+    files = (SERVER_ARGS, *source.files("sglang/srt/arg_groups/fields", "*.py"))
+    words = re.compile(rf"aliases\s*=\s*[\[(][^\])]*[\"']{spelling}[\"']")
+    texts = [source.text(rel) or "" for rel in files]
+    named = [(text, place.start()) for text in texts for place in words.finditer(text)]
+    if not named:
+        return None
+    text, place = named[0]
+    fields = re.findall(r"^    ([a-z]\w*)\s*:(?!=)", text[:place], re.MULTILINE)
+    if len(named) > 1 or not fields:
+        raise Unknown(f"{spelling} is an alias of more than one field")
+    return str(fields[-1])
+
+
 def _method(source: Source, name: str) -> Answer:
     owner = source.function(source.need(SERVER_ARGS), "ServerArgs")
     code = source.maybe(SERVER_ARGS, f"ServerArgs.{name}")

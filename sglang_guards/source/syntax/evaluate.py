@@ -253,9 +253,9 @@ def _block(node: ast.For | ast.While | ast.With | ast.Try, world: World) -> list
     if not isinstance(node, ast.Try):
         return node.body
     for handler in node.handlers:
-        for item in (inner for part in handler.body for inner in walk(part)):
-            decides = isinstance(item, ast.Return) or (
-                isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)
+        for inside in (inner for part in handler.body for inner in walk(part)):
+            decides = isinstance(inside, ast.Return) or (
+                isinstance(inside, ast.Name) and isinstance(inside.ctx, ast.Store)
             )
             if decides:
                 raise Unknown(f"line {node.lineno}: what follows an exception cannot be followed")
