@@ -14,11 +14,13 @@ from abc import ABCMeta
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, NoReturn
 
 from sglang_guards.build import scalar_types
+from sglang_guards.source import distribution
 
 #: Import names of packages whose code is kernels or transport. A real one would probe for a GPU when imported, so a
 #: stand-in comes first even where the package is installed: the answer is the same on every machine.
@@ -258,6 +260,13 @@ def _answering(value: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: value
 
 
+def _of_a_fork() -> list[str]:
+    """What a distribution of another name requires that brings `sglang`."""
+    spec = PathFinder.find_spec("sglang")
+    owner = distribution.owner(Path(spec.origin).parent) if spec is not None and spec.origin else None
+    return list(owner.requires) if owner is not None else []
+
+
 def _version(package: str) -> str:
     """The version that the installed SGLang requires of a package, where its metadata says so."""
     from importlib import metadata
@@ -273,7 +282,7 @@ def _version(package: str) -> str:
     try:
         wanted = metadata.requires("sglang") or []
     except metadata.PackageNotFoundError:
-        wanted = []
+        wanted = _of_a_fork()
     for line in wanted:
         try:
             requirement = Requirement(line)

@@ -12,6 +12,7 @@ import functools
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -124,12 +125,24 @@ def _ruff(text: str, width: int) -> str:
     return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
 
 
+def _reformatted(place: Place, width: int) -> Texts | None:
+    node = place.function
+    if node is None:
+        return None
+    lines = place.text.split("\n")
+    first, last = _first(node) - 1, node.end_lineno or 0
+    pad = " " * node.col_offset
+    made = _ruff(textwrap.dedent("\n".join(lines[first:last])), width - node.col_offset).rstrip("\n")
+    block = [pad + line if line else line for line in made.split("\n")]
+    return {place.rel: "\n".join([*lines[:first], *block, *lines[last:]])}
+
+
 def reformat_79(place: Place) -> Texts | None:
-    return {place.rel: _ruff(place.text, 79)}
+    return _reformatted(place, 79)
 
 
 def reformat_120(place: Place) -> Texts | None:
-    return {place.rel: _ruff(place.text, 120)}
+    return _reformatted(place, 120)
 
 
 def body_into_helper(place: Place) -> Texts | None:

@@ -121,7 +121,10 @@ def add_in_helper(source: Source) -> Texts:
 
 def new_runner(source: Source) -> Texts:
     last = "        else:\n            backend = MoeRunnerBackend.TRITON\n        self.runner = MoeRunner("
-    new = "        elif get_moe_runner_backend().is_auto() and get_platform().is_sm90:\n            backend = MoeRunnerBackend.GLUON\n"
+    new = (
+        "        elif get_moe_runner_backend().is_auto() and get_platform().is_sm90:\n"
+        "            backend = MoeRunnerBackend.GLUON\n"
+    )
     return replaced(source, "sglang/srt/layers/quantization/unquant.py", (last, new + last))
 
 

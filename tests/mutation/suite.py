@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import re
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,6 +15,15 @@ from tests.mutation.overlay import Edited, fresh, value
 WIDE = frozenset(
     {"models_full_contract", "triton_attention_reduce_in_fp32_read", "num_continuous_decode_steps_read"}
 )
+#: Probes whose question is whether a name exists: renaming it changes the fact.
+ABOUT = {
+    "has_resolve_once": "resolve_once",
+    "has_resolving_view": "resolving_view",
+    "has_declare_resolution": "declare_resolution",
+    "has_declare_late_resolution": "declare_late_resolution",
+    "check_server_args_exists": "check_server_args",
+    "auto_enable_pass_exists": "_flashinfer_allreduce_fusion_auto_enable",
+}
 #: Names that other packages call, so that renaming them is no refactoring.
 _FIXED = frozenset({"forward", "main", "run", "apply"})
 
@@ -108,10 +117,10 @@ class Suite:
                 changes.append(Change(name, edit, place, self.answers[name], after))
         return changes
 
-    def preserving(self) -> Iterator[tuple[str, str, Texts]]:
+    def preserving(self, part: int = 0, parts: int = 1) -> Iterator[tuple[str, str, Texts]]:
         """(edit, place, new texts) of every generic edit at every cited line, each text once."""
         seen: set[tuple[str, ...]] = set()
-        for where, place in self.places().items():
+        for where, place in itertools.islice(self.places().items(), part, None, parts):
             for name, edit in EDITS.items():
                 texts = edit(place)
                 key = tuple(texts.values()) if texts else ()
@@ -133,22 +142,19 @@ class Suite:
                     found.setdefault(name, where)
         return found
 
-    def run(self) -> Result:
+    def run(self, part: int = 0, parts: int = 1) -> Result:
+        """All edits, or every `parts`-th one from `part` on."""
         result = Result(changes=[])
-        for edit, where, texts in self.preserving():
+        for edit, where, texts in self.preserving(part, parts):
             names = self.readers(set(texts))
             own = [name for name in WIDE if self.where.get(name) == where]
             result.asked += len(names) + len(own)
             result.edits += 1
             result.changes += self.compare(Edited(self.base, texts), edit, where, names + own)
-        for name, where in self.renames().items():
-            holding = {
-                rel
-                for read in self.reads.values()
-                for rel in read
-                if re.search(rf"\b{name}\b", self.base.text(rel) or "")
-            }
-            names = self.readers(holding)
+        files = {rel for name, read in self.reads.items() if name not in WIDE for rel in read}
+        for name, where in itertools.islice(self.renames().items(), part, None, parts):
+            holding = {rel for rel in files if name in (self.base.text(rel) or "")}
+            names = [probe for probe in self.readers(holding) if ABOUT.get(probe) != name]
             edited = Edited(self.base, rename=(name, f"{name}_Renamed"))
             result.asked += len(names)
             result.edits += 1

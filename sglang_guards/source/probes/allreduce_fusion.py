@@ -233,6 +233,10 @@ def fusion_off_when_deterministic(source: Source) -> Answer:
             for value in returned
         ]
         return Answer(True if sets and all(sets) else None, own.where(), "set to None by this pass")
+    if re.search(
+        r"deterministic\w*\b[^\n]*\n(?:.*\n){0,12}?.*allreduce_fusion", source.text(OVERRIDES) or ""
+    ):
+        raise Unknown("a pass over deterministic inference and the fusion has another name")
     method = source.function(SERVER_ARGS, "ServerArgs._handle_deterministic_inference")
     for node in statements(_body(method)):
         if isinstance(node, ast.Assign) and "flashinfer_allreduce_fusion" in ast.unparse(node.targets[0]):

@@ -17,11 +17,12 @@ _INFO = "expert_location_dispatch_info"
 @probe("topk_finds_placement", "The router itself asks where the experts are when its caller does not say.")
 def topk_finds_placement(source: Source) -> Answer:
     rel = source.need(TOPK)
-    line = source.line(rel, rf"^ +{_INFO} = ExpertLocationDispatchInfo\.init_new\(")
+    line = source.line(rel, rf"^ +{_INFO} = \w+\.init_new\(")
     if line is not None:
         return Answer(True, f"{rel}:{line}")
     known = source.line(rel, rf"\b{_INFO}\b")
-    return Answer(False if known else None, f"{rel}:{known}" if known else None)
+    elsewhere = source.line(rel, rf"^ +{_INFO} = ") is not None or "init_new" in (source.text(rel) or "")
+    return Answer(False if known and not elsewhere else None, f"{rel}:{known}" if known else None)
 
 
 @probe(

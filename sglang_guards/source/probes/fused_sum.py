@@ -122,6 +122,8 @@ def gate_checks_deterministic(source: Source) -> Answer:
 def _reads(source: Source, facts: Mapping[str, object]) -> list[list[ast.AST]]:
     """For each way through the sequence: the places that read the unfused buffer after the second GEMM."""
     found = gate(source)
+    if not any(isinstance(node, ast.Name) and node.id == CACHE for node in ast.walk(found.code.node)):
+        raise Unknown(f"{found.name} has no {CACHE}")
     every: list[list[ast.AST]] = []
     for path in found.paths(facts):
         reads: list[list[ast.AST]] = [[]]

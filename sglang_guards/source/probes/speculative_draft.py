@@ -15,7 +15,10 @@ DISAGGREGATION = "sglang/srt/disaggregation"
 def decode_node_keeps_draft_topk(source: Source) -> Answer:
     seed = source.line(source.need(EAGLE_INFO), r"^ +dsa_topk_indices\b\s*:")
     if seed is None:
-        return Answer(True, EAGLE_INFO, "the draft keeps no seed")
+        draft = source.function(EAGLE_INFO, "EagleDraftInput")
+        if "dsa_topk" in (source.text(EAGLE_INFO) or ""):
+            raise Unknown("what the draft keeps of its sparse attention is not known")
+        return Answer(True, draft.where(), "the draft keeps no seed")
     for rel in source.files(DISAGGREGATION, "*.py"):
         if (line := source.line(rel, r"\b\w*dsa_topk_indices\b")) is not None:
             return Answer(True, f"{rel}:{line}")
