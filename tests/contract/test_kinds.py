@@ -52,7 +52,7 @@ ANSWERS: tuple[tuple[str, dict[str, str], bool, str, str], ...] = (
     ("fp8_scale_reads_unwritten_rows", {}, True, "0.5.9", "0.5.23"),
     ("fused_shared_expert_is_quantized", {}, False, "0.5.9", "0.5.14"),
     ("experts_never_summed", {"architecture": DSV4}, True, "0.5.12", "0.5.12.post1"),
-    ("experts_summed_twice", {"architecture": "Step3VLForConditionalGeneration"}, True, "0.5.12", "0.5.19"),
+    ("experts_summed_twice", {"architecture": "Step3VLForConditionalGeneration"}, True, "0.5.11", "0.5.20"),
 )
 _IDS = [f"{probe}-{'-'.join(arguments.values())}" for probe, arguments, *_ in ANSWERS]
 #: Releases between which the list of `ANSWERS` says nothing: the answer there is None or of the other sign for a reason
