@@ -7,7 +7,9 @@ Arms
     relaxed   one line changed (variants/<release>/1-*.diff)
     clear     and the output cleared by the up projection (… 2-*.diff)
     patched   all of variants/<release>/*.diff
-    off_tiles, patched_tiles (with --tiles)   with tiles for the down projection measured on an H200
+    series    patches/v<release>, whole
+    off_tiles, patched_tiles, series_tiles (with --tiles)   with tiles for the down projection measured on an H200
+    cutlass, deep_gemm, … (with --runners)   SGLang's other runners; then every arm goes through SGLang's own MoE layer
 
 Each arm is checked against fp32 before it is timed. Each sample is one replay of a CUDA graph; rounds are
 interleaved; L2 is cold unless --l2 warm. Rows go to a JSONL file, and cells that are in it already are skipped.
@@ -32,24 +34,30 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from sglang_guards.bench import cell, kernels, layer  # noqa: E402
+from sglang_guards.bench import cell, kernels, layer, process, runners  # noqa: E402
 from sglang_guards.bench.shapes import DEFAULT_SHAPES, TOKENS, MoeShape, from_config  # noqa: E402
 
 
 def changes(tree: Path) -> dict[str, Callable[[kernels.Texts], kernels.Texts]]:
     """The arms that come from variants/<release>; the one-line change alone for releases without a folder."""
     diffs = sorted((HERE / "variants" / _version()).glob("*.diff"))
-    if not diffs:
-        return cell.default_changes()
     names = ("relaxed", "clear", "patched")
-    return {name: _prefix(diffs[: number + 1]) for number, name in enumerate(names[: len(diffs)])}
+    made = {name: _prefix(diffs[: number + 1]) for number, name in enumerate(names[: len(diffs)])}
+    patches = sorted((HERE.parent / "patches" / f"v{_version()}").glob("[0-9]*.patch"))
+    if patches:
+        made["series"] = _prefix(patches, only_these=True)
+    return cell.default_changes() | made
 
 
 def add_tuned(arms: cell.Arms) -> None:
     """Arms with the down projection's tiles of variants/down_tiles_h200.json: `off_tiles` and `patched_tiles`."""
     stored = json.loads((HERE / "variants" / "down_tiles_h200.json").read_text(encoding="utf-8"))
     names = stored["names"]
-    for arm, like, kind in (("off_tiles", "off", "store"), ("patched_tiles", "patched", "fused")):
+    for arm, like, kind in (
+        ("off_tiles", "off", "store"),
+        ("patched_tiles", "patched", "fused"),
+        ("series_tiles", "series", "fused"),
+    ):
         tiles = {
             key: {int(count): dict(zip(names, tile, strict=True)) for count, tile in kinds[kind].items()}
             for key, kinds in stored["shapes"].items()
@@ -70,10 +78,10 @@ def _version() -> str:
     return str(sglang.__version__)
 
 
-def _prefix(diffs: list[Path]) -> Callable[[kernels.Texts], kernels.Texts]:
+def _prefix(diffs: list[Path], *, only_these: bool = False) -> Callable[[kernels.Texts], kernels.Texts]:
     def change(files: kernels.Texts) -> kernels.Texts:
         for diff in diffs:
-            files = kernels.apply_diff(files, diff.read_text(encoding="utf-8"))
+            files = kernels.apply_diff(files, diff.read_text(encoding="utf-8"), only_these=only_these)
         return files
 
     return change
@@ -98,18 +106,21 @@ def done(path: Path, l2: str, routing: str, fingerprint: str) -> set[tuple[str, 
     return found
 
 
-def arms_of(extra: list[str], tiles: bool) -> cell.Arms:
-    arms = cell.Arms(changes(kernels.root()) | also(extra))
+def arms_of(extra: list[str], tiles: bool, wanted: list[str]) -> cell.Arms:
+    every = changes(kernels.root()) | also(extra)
+    arms = cell.Arms({name: change for name, change in every.items() if not wanted or name in wanted})
     if tiles:
         add_tuned(arms)
     return arms
 
 
-def compile_ahead(cells: list[tuple[MoeShape, int]], seconds: float, extra: list[str], tiles: bool) -> None:
+def compile_ahead(
+    cells: list[tuple[MoeShape, int]], seconds: float, extra: list[str], tiles: bool, wanted: list[str]
+) -> None:
     """In a process of its own: run every arm of some cells once, which fills Triton's cache on disk."""
     began = time.time()
-    layer.publish_args()
-    arms = arms_of(extra, tiles)
+    process.set_up()
+    arms = arms_of(extra, tiles, wanted)
     weights: layer.Weights | None = None
     for shape, count in cells:
         if time.time() - began > seconds:
@@ -124,7 +135,12 @@ def compile_ahead(cells: list[tuple[MoeShape, int]], seconds: float, extra: list
 
 
 def compile_all(
-    cells: list[tuple[MoeShape, int]], processes: int, seconds: float, extra: list[str], tiles: bool
+    cells: list[tuple[MoeShape, int]],
+    processes: int,
+    seconds: float,
+    extra: list[str],
+    tiles: bool,
+    wanted: list[str],
 ) -> None:
     """Compile in parallel; each process keeps to few shapes, since weights are made anew for each."""
     # Larger counts use the kernels of 4096, or of 16384 where the patched arm walks bands.
@@ -134,7 +150,7 @@ def compile_all(
         cells[len(cells) * i // processes : len(cells) * (i + 1) // processes] for i in range(processes)
     ]
     workers = [
-        context.Process(target=compile_ahead, args=(share, seconds, extra, tiles))
+        context.Process(target=compile_ahead, args=(share, seconds, extra, tiles, wanted))
         for share in shares
         if share
     ]
@@ -192,6 +208,17 @@ def main() -> int:
     parser.add_argument(
         "--also", nargs="+", default=[], metavar="NAME=DIFF", help="more arms: another last diff"
     )
+    parser.add_argument(
+        "--arms",
+        nargs="+",
+        default=[],
+        help="changed kernels to measure beside off, on and free; default: all",
+    )
+    parser.add_argument(
+        "--runners",
+        action="store_true",
+        help="SGLang's other runners too, all through SGLang's own MoE layer",
+    )
     parser.add_argument("--compile-processes", type=int, default=0, help="compile ahead in so many processes")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
@@ -207,16 +234,19 @@ def main() -> int:
     command = "python benchmarks/bench_fused_moe_sum.py " + " ".join(
         a if os.sep not in a else Path(a).name for a in sys.argv[1:]
     )
-    layer.publish_args()
-    arms = arms_of(args.also, args.tiles)
+    process.set_up()
+    arms = arms_of(args.also, args.tiles, args.arms)
     where = cell.origin(arms.tree, command)
     ready = done(args.out, args.l2, args.routing, where["fingerprint"])
     todo = [(s, t) for s, t in plan(shapes, args.tokens) if (s.key, t) not in ready]
     if args.compile_processes and todo:
-        compile_all(todo, args.compile_processes, min(200.0, args.seconds / 2), args.also, args.tiles)
+        compile_all(
+            todo, args.compile_processes, min(200.0, args.seconds / 2), args.also, args.tiles, args.arms
+        )
         print(f"compiled in {time.time() - began:.0f} s", flush=True)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     weights: layer.Weights | None = None
+    measured: cell.HasCalls = arms
     failures = 0
     with args.out.open("a", encoding="utf-8") as sink:
         for shape, count in shown(todo):
@@ -225,14 +255,20 @@ def main() -> int:
                 break
             try:
                 if weights is None or weights.shape != shape:
-                    weights = None
+                    weights, measured = None, arms
                     cell.reset_dynamo()
                     weights = layer.Weights(shape)
+                    if args.runners:
+                        measured = runners.RunnerArms(arms, weights)
+                        print(shape.key, "cannot run:", measured.reasons, flush=True)
                 if count <= 32:
                     cell.reset_dynamo()
                 row = cell.measure(
-                    arms, weights, count, rounds=args.rounds, cold=args.l2 == "cold", routing=args.routing
-                )
+                    measured, weights, count, rounds=args.rounds, cold=args.l2 == "cold", routing=args.routing,
+                    optional=runners.CANDIDATES[shape.dtype],
+                )  # fmt: skip
+                if isinstance(measured, runners.RunnerArms):
+                    row["reasons"] = measured.reasons | row.get("reasons", {})
                 print(line_of(row), flush=True)
             except Exception as error:  # one cell (memory, a wrong result) must not lose the others
                 failures += 1

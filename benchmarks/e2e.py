@@ -7,25 +7,34 @@ Every arm is a process of its own with dummy weights (or a real model), greedy d
     on        --enable-fused-moe-sum-all-reduce as installed
     hotfix    on, SGLANG_GUARDS_HOTFIX=relaxed-atomics
     series    on, with the patch series (a tree made by patched_tree.py)
+    off-tiles, series-tiles   with tiles of its own for the down projection (--tiles; see `sglang-guards bench --tune`)
+    runner-NAME   without the flag, with --moe-runner-backend NAME
     ep-off, ep-on, ep-guarded, ep-series      the same under expert parallelism (EP = TP): as installed `ep-on` dies
     fusion-off, fusion-auto, fusion-extended  FlashInfer all-reduce fusion (two GPUs or more, NVLink multicast needed by
               some of its kernels: do not run these where it must stay off)
 
+All arms start at once; then they are measured one after the other, while the others are idle.
+
     python benchmarks/e2e.py --tp 2 --arms off guards on hotfix series --out benchmarks/results/NAME.jsonl
+    python benchmarks/e2e.py --dimensions Qwen3-235B-A22B-tp4 --fp8 --arms off on series runner-cutlass --out …
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
+import re
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +51,21 @@ DIMENSIONS: dict[str, dict[str, int]] = {
         "hidden_size": 4096, "num_attention_heads": 64, "num_key_value_heads": 4, "head_dim": 128,
         "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 1536, "intermediate_size": 12288,
     },
+    "Qwen3-235B-A22B-tp4": {  # one rank's shard as a model of its own
+        "hidden_size": 4096, "num_attention_heads": 16, "num_key_value_heads": 1, "head_dim": 128,
+        "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 384, "intermediate_size": 3072,
+    },
+    "Qwen3.5-122B-A10B-tp4": {  # the experts of one rank's shard, in a Qwen3 MoE
+        "hidden_size": 3072, "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 256,
+        "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 256, "intermediate_size": 3072,
+    },
 }  # fmt: skip
 #: For a port of its own per arm, so that arms can start at once.
 ARMS = ("off", "guards", "on", "hotfix", "series", "ep-off", "ep-on", "ep-guarded", "ep-series", "fusion-off")
 FUSION = {"fusion-auto": "auto", "fusion-extended": "auto"}
 
 
-def model_folder(name: str, layers: int, vocabulary: int = 32000) -> Path:
+def model_folder(name: str, layers: int, vocabulary: int = 32000, *, fp8: bool = False) -> Path:
     """A folder with a config.json of these dimensions; weights are dummies."""
     folder = Path(tempfile.mkdtemp(prefix="sglang-guards-model-"))
     config = {
@@ -58,6 +75,10 @@ def model_folder(name: str, layers: int, vocabulary: int = 32000) -> Path:
         "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [], "bos_token_id": 1, "eos_token_id": 2,
         **DIMENSIONS[name],
     }  # fmt: skip
+    if fp8:
+        config["quantization_config"] = {
+            "quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128],
+        }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 
@@ -68,10 +89,12 @@ def arguments(arm: str, model: str, tp: int, extra: dict[str, Any]) -> dict[str,
         "model_path": model, "load_format": "dummy", "skip_tokenizer_init": True, "tp_size": tp, "random_seed": 7,
         "attention_backend": "triton", "sampling_backend": "pytorch", "disable_radix_cache": True,
         "disable_custom_all_reduce": True, "enforce_disable_flashinfer_allreduce_fusion": True,
-        "moe_runner_backend": "triton", "mem_fraction_static": 0.3, "max_total_tokens": 65536,
+        "moe_runner_backend": "triton", "mem_fraction_static": 0.7, "max_total_tokens": 65536,
         "chunked_prefill_size": 16384, "max_running_requests": 32, "cuda_graph_max_bs": 32, "log_level": "warning",
     }  # fmt: skip
-    if arm in ("on", "hotfix", "series", "ep-on", "ep-guarded", "ep-series"):
+    if arm.startswith("runner-"):
+        values["moe_runner_backend"] = arm.removeprefix("runner-")
+    if arm in ("on", "hotfix", "series", "series-tiles", "ep-on", "ep-guarded", "ep-series"):
         values["enable_fused_moe_sum_all_reduce"] = True
     if arm.startswith("ep-"):
         values["ep_size"] = tp
@@ -81,15 +104,24 @@ def arguments(arm: str, model: str, tp: int, extra: dict[str, Any]) -> dict[str,
         values.pop("enforce_disable_flashinfer_allreduce_fusion")
     if arm == "fusion-auto":
         values["flashinfer_allreduce_fusion_backend"] = None  # SGLang's own list decides
-    values["nccl_port"] = 41000 + 7 * (ARMS.index(arm) if arm in ARMS else len(ARMS) + len(arm))
+    values["nccl_port"] = 41000 + 7 * (
+        ARMS.index(arm) if arm in ARMS else len(ARMS) + sum(map(ord, arm)) % 200
+    )
     return values | extra
 
 
-def environment(arm: str, series: Path | None) -> dict[str, str]:
-    """Environment of an arm: which SGLang tree, and whether the guards are attached."""
-    env = dict(os.environ, HF_HUB_OFFLINE="1", SGLANG_ENABLE_JIT_DEEPGEMM="0")
+def environment(arm: str, series: Path | None, tiles: Path | None = None) -> dict[str, str]:
+    """Environment of an arm: which SGLang tree, and whether the guards are attached. DeepGEMM compiles what is used."""
+    env = dict(os.environ, HF_HUB_OFFLINE="1", SGLANG_JIT_DEEPGEMM_PRECOMPILE="0")
+    env["SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK"] = (
+        "1"  # the host's torch may be older than the newest kernel package
+    )
+    if arm.endswith("-tiles"):
+        if tiles is None:
+            raise SystemExit("--tiles is needed for the arms with tiles")
+        env["SGLANG_MOE_CONFIG_DIR"] = str(tiles / arm.removesuffix("-tiles"))
     paths = [str(HERE.parent), *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
-    if arm.endswith("series"):
+    if arm.removesuffix("-tiles").endswith("series"):
         if series is None:
             raise SystemExit("--series-tree is needed for the series arms (make one with patched_tree.py)")
         paths.insert(0, str(series))
@@ -97,7 +129,7 @@ def environment(arm: str, series: Path | None) -> dict[str, str]:
         paths.insert(0, str(_plugin()))
     env["PYTHONPATH"] = os.pathsep.join(paths)
     env.pop("SGLANG_GUARDS", None)
-    if arm in ("off", "on", "series", "ep-off", "ep-on", "ep-series"):
+    if arm in ("off", "on", "series", "ep-off", "ep-on", "ep-series") or "runner-" in arm or "-tiles" in arm:
         env["SGLANG_GUARDS"] = "off"
     if arm == "hotfix":
         env |= {"SGLANG_GUARDS_HOTFIX": "relaxed-atomics", "SGLANG_GUARDS": "warn"}
@@ -118,7 +150,7 @@ def _plugin() -> Path:
     return folder
 
 
-def child(values: dict[str, Any], rounds: int) -> dict[str, Any]:
+def child(values: dict[str, Any], rounds: int, waits: bool) -> dict[str, Any]:
     """In the arm's own process: start the engine, run the workloads, return times and tokens."""
     import random
 
@@ -135,6 +167,9 @@ def child(values: dict[str, Any], rounds: int) -> dict[str, Any]:
     began = time.time()
     engine = sglang.Engine(**values)
     out: dict[str, Any] = {"start_s": round(time.time() - began, 1), "sglang": sglang.__version__}
+    print(json.dumps({"ready": out["start_s"]}), flush=True)
+    if waits:
+        sys.stdin.readline()
 
     def prompts(count: int, length: int) -> list[list[int]]:
         rng = random.Random(length)
@@ -169,45 +204,99 @@ def child(values: dict[str, Any], rounds: int) -> dict[str, Any]:
     return out
 
 
-def run_arm(arm: str, model: str, args: argparse.Namespace) -> dict[str, Any]:
+class Arm:
     """One arm in a subprocess; a server that dies or refuses is a result."""
-    extra = json.loads(args.engine_args)
-    values = arguments(arm, model, args.tp, extra)
-    began = time.time()
-    command = [
-        sys.executable,
-        __file__,
-        "--child",
-        json.dumps(values),
-        "--rounds",
-        str(0 if arm.startswith("ep-") else args.rounds),
-    ]
-    try:
-        done = subprocess.run(
-            command,
-            env=environment(arm, args.series_tree),
-            capture_output=True,
+
+    def __init__(self, arm: str, model: str, args: argparse.Namespace, *, waits: bool) -> None:
+        self.arm, self.tp = arm, args.tp
+        self.began = time.time()
+        self.deadline = self.began + args.timeout
+        values = arguments(arm, model, args.tp, json.loads(args.engine_args))
+        rounds = 0 if arm.startswith("ep-") else args.rounds
+        command = [sys.executable, __file__, "--child", json.dumps(values), "--rounds", str(rounds)]
+        self.log = tempfile.NamedTemporaryFile("w+", prefix=f"e2e-{arm}-", suffix=".log", delete=False)  # noqa: SIM115
+        self.process = subprocess.Popen(
+            [*command, *(["--wait"] if waits else [])],
+            env=environment(arm, args.series_tree, args.tiles),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
             text=True,
-            timeout=args.timeout,
+            start_new_session=True,
         )
-        output, code = done.stdout + "\n" + done.stderr, done.returncode
-        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    except subprocess.TimeoutExpired as late:
-        output = (late.stdout or b"").decode(errors="replace") + (late.stderr or b"").decode(errors="replace")
-        code, lines = -1, [line for line in output.splitlines() if line.startswith('{"')]
-    row: dict[str, Any] = {"arm": arm, "tp": args.tp, "exit": code, "seconds": round(time.time() - began, 1)}
-    served = [json.loads(line)["served"] for line in lines if line.startswith('{"served"')]
-    final = [json.loads(line)["result"] for line in lines if line.startswith('{"result"')]
-    row |= {"served": served, **(final[-1] if final else {})}
-    if not final:
-        words = (
-            ("LaunchRefused", "FMS101")
-            if "LaunchRefused" in output
-            else ("illegal memory access", "CUDA error", "out of memory")
-        )
-        row["died"] = [word for word in words if word in output]
-        row["log_tail"] = output[-1500:]
-    return row
+        self.lines: list[str] = []
+        self.started = threading.Event()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line)
+            if line.startswith('{"ready"'):
+                self.started.set()
+        self.started.set()
+
+    def wait_until_started(self) -> None:
+        self.started.wait(max(1.0, self.deadline - time.time()))
+
+    def go(self) -> None:
+        """Measure now."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write("go\n")
+            self.process.stdin.flush()
+
+    def end(self) -> None:
+        """End what is left of the arm's processes."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def finish(self) -> dict[str, Any]:
+        """The arm's row, once it has ended or its time is up."""
+        try:
+            code = self.process.wait(max(1.0, self.deadline - time.time()))
+        except subprocess.TimeoutExpired:
+            code = -1
+        self.end()
+        self.reader.join(5)
+        self.log.flush()
+        output = "".join(self.lines) + Path(self.log.name).read_text(errors="replace")
+        row: dict[str, Any] = {
+            "arm": self.arm, "tp": self.tp, "exit": code, "seconds": round(time.time() - self.began, 1)
+        }  # fmt: skip
+        answers = [json.loads(line) for line in self.lines if line.startswith('{"')]
+        final = [a["result"] for a in answers if "result" in a]
+        row |= {"served": [a["served"] for a in answers if "served" in a], **(final[-1] if final else {})}
+        if not final:
+            refused = ("LaunchRefused", "FMS101")
+            words = (
+                refused if refused[0] in output else ("illegal memory access", "CUDA error", "out of memory")
+            )
+            row["died"] = [word for word in words if word in output]
+            errors = [
+                line.strip()
+                for line in output.splitlines()
+                if re.match(r"\s*\w*(\.\w+)*(Error|Exception)\b", line)
+            ]
+            row["error_lines"] = errors[:3]
+            row["log_tail"] = output[-1500:]
+        return row
+
+
+def run_all(arms: list[str], model: str, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Start every arm; then one after the other, or all at once with --together."""
+    started = [Arm(arm, model, args, waits=not args.together) for arm in arms]
+    try:
+        for arm in started:
+            arm.wait_until_started()
+        for arm in started:
+            arm.deadline = max(arm.deadline, time.time() + 60)
+            arm.go()
+            yield arm.finish()
+    finally:
+        for arm in started:
+            arm.end()
 
 
 def run_together(
@@ -219,11 +308,12 @@ def run_together(
         rounds=0,
         timeout=timeout,
         series_tree=series_tree,
-        engine_args=json.dumps({"mem_fraction_static": 0.7}),
+        engine_args="{}",
+        together=True,
+        tiles=None,
     )
     model = str(model_folder("Qwen3-30B-A3B", layers))
-    with ThreadPoolExecutor(len(arms)) as pool:
-        return dict(zip(arms, pool.map(lambda arm: run_arm(arm, model, wanted), arms), strict=True))
+    return dict(zip(arms, run_all(arms, model, wanted), strict=True))
 
 
 def device() -> dict[str, Any]:
@@ -257,33 +347,41 @@ def main() -> int:
     parser.add_argument("--series-tree", type=Path, help="made by patched_tree.py")
     parser.add_argument("--engine-args", default="{}", help="more engine arguments, JSON")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--no-deep-gemm", action="store_true", help="linear layers without DeepGEMM")
+    parser.add_argument("--fp8", action="store_true", help="dummy weights in FP8, blocks of 128 × 128")
+    parser.add_argument(
+        "--tiles", type=Path, help="folder with SGLANG_MOE_CONFIG_DIR trees `off` and `series`"
+    )
     parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--wait", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        print(json.dumps({"result": child(json.loads(args.child), args.rounds)}), flush=True)
+        print(json.dumps({"result": child(json.loads(args.child), args.rounds, args.wait)}), flush=True)
         return 0
-    model = args.model or str(model_folder(args.dimensions, args.layers))
+    if args.no_deep_gemm:
+        os.environ["SGLANG_ENABLE_JIT_DEEPGEMM"] = "0"
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # so that the arms end too
+    model = args.model or str(model_folder(args.dimensions, args.layers, fp8=args.fp8))
     if args.model:
         args.engine_args = json.dumps({"load_format": "auto"} | json.loads(args.engine_args))
     where = {
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M"),
         "model": Path(args.model).name
         if args.model
-        else f"{args.dimensions}, {args.layers} layers, dummy weights",
+        else f"{args.dimensions}, {args.layers} layers, {'FP8 128 × 128' if args.fp8 else 'bf16'}, dummy weights",
         "command": "python benchmarks/e2e.py "
         + " ".join(a if os.sep not in a else Path(a).name for a in sys.argv[1:]),
         **device(),
     }
-    with ThreadPoolExecutor(len(args.arms) if args.together else 1) as pool:
-        rows = []
-        for row in pool.map(lambda arm: run_arm(arm, model, args), args.arms):
-            rows.append(row)
-            shown = {k: v for k, v in row.items() if k not in ("tokens", "log_tail")}
-            print(json.dumps(shown), flush=True)
-            if args.out:
-                args.out.parent.mkdir(parents=True, exist_ok=True)
-                with args.out.open("a", encoding="utf-8") as sink:
-                    sink.write(json.dumps(row | where | {"together": args.together}) + "\n")
+    rows = []
+    for row in run_all(args.arms, model, args):
+        rows.append(row)
+        shown = {k: v for k, v in row.items() if k not in ("tokens", "log_tail")}
+        print(json.dumps(shown), flush=True)
+        if args.out:
+            args.out.parent.mkdir(parents=True, exist_ok=True)
+            with args.out.open("a", encoding="utf-8") as sink:
+                sink.write(json.dumps(row | where | {"together": args.together}) + "\n")
     first = next((r for r in rows if r.get("tokens")), None)
     for row in rows:
         if first and row.get("tokens") and row is not first:

@@ -217,26 +217,328 @@ def tiles(cells: Cells) -> list[str]:
 
 
 def end_to_end() -> list[str]:
-    rows = load("*-e2e.jsonl")
-    if not rows:
+    lines: list[str] = []
+    for path in sorted(RESULTS.glob("*-e2e.jsonl")):
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        head = rows[0]
+        lines += [
+            f"SGLang {head['sglang']}, {head['model']}, TP {head['tp']} on {head.get('gpus', 1)} × {head['device']}, {head['date']} "
+            f"(`{head['command']}`):",
+            "",
+            *table(
+                [
+                    "arm",
+                    "TTFT 1 × 16,000, ms",
+                    "8 × 2,000, ms",
+                    "32 × 64, ms",
+                    "TPOT 32 × 129, ms",
+                    "tokens/s",
+                ],
+                (_e2e_row(row) for row in rows),
+            ),
+            "",
+        ]
+    if not lines:
         return []
-    head = rows[0]
-    body = []
-    for row in rows:
-        loads = row.get("workloads", {})
-        body.append([row["arm"], *(str(loads.get(w, {}).get("ttft_ms", "")) for w in ("1x16000", "8x2000", "32x64")),
-                     str(loads.get("32x64", {}).get("tpot_ms", "")), str(loads.get("32x64", {}).get("tokens_per_s", ""))])  # fmt: skip
     return [
         "## End to end",
         "",
-        f"Real `sgl.Engine` {head['sglang']}, {head['model']}, TP {head['tp']} on {head['gpus']} × {head['device']}, NCCL "
-        f"all-reduce, {head['date']} (`{head['command']}`). Medians; the series is `patches/` as of that time, with relaxed "
-        "atomics and no `intermediate_cache3`.",
+        "A real `sgl.Engine`; medians. In the run of 2026-12-01 all engines were started first and measured in this order, the waiting "
+        "ones idle but polling on the same 16 cores: the two prefill columns are bound by the GPU and comparable, the columns of "
+        "32 × 64 are bound by the CPU there and swing by a fifth (`off-tiles` decodes with the same kernels as `off`). The run on two "
+        "GPUs had one engine at a time; its series had relaxed atomics and no `intermediate_cache3` only.",
+        "",
+        *lines,
+    ]
+
+
+def _e2e_row(row: Row) -> list[str]:
+    loads = row.get("workloads", {})
+    first = [str(loads.get(w, {}).get("ttft_ms", "")) for w in ("1x16000", "8x2000", "32x64")]
+    small = loads.get("32x64", {})
+    return [row["arm"], *first, str(small.get("tpot_ms", "")), str(small.get("tokens_per_s", ""))]
+
+
+RUNNER_ARMS = (
+    "on",
+    "relaxed",
+    "series",
+    "off_tiles",
+    "series_tiles",
+    "cutlass",
+    "deep_gemm",
+    "triton_kernel",
+    "free",
+)
+ARM_NAMES = {
+    "on": "flag as shipped",
+    "relaxed": "flag, relaxed",
+    "series": "flag, series",
+    "off_tiles": "no flag, own tile",
+    "series_tiles": "series, own tile",
+    "free": "bound",
+}
+
+
+def runner_rows() -> list[Row]:
+    return [r for r in load("*-runners.jsonl") if "error" not in r]
+
+
+def best_alternative(row: Row) -> tuple[str, float]:
+    """The fastest arm that needs neither the flag nor a change of the kernel."""
+    arms = row["arms"]
+    others = {
+        n: arms[n]["speedup"] for n in ("off_tiles", "cutlass", "deep_gemm", "triton_kernel") if n in arms
+    }
+    others["off"] = 1.0
+    name = max(others, key=lambda n: others[n])
+    return name, others[name]
+
+
+def runners() -> list[str]:
+    rows = runner_rows()
+    if not rows:
+        return []
+    head = rows[0]
+    lines = [
+        "## Which runner",
+        "",
+        f"One {head['device']} (driver {head['driver_version']}), torch {head['torch']}, Triton {head['triton']}, {head['date'][:10]}; every arm "
+        f"through SGLang's own `FusedMoE` layer with its permutation and combine (`{head['command']}`; on 0.5.23 the same). Time of "
+        "Triton without the flag over the arm's time: above 1 the arm is faster. «Own tile»: a tile of its own for the down projection.",
+        "",
+    ]
+    for release in dict.fromkeys(r["sglang"] for r in rows):
+        mine = [r for r in rows if r["sglang"] == release]
+        arms = [a for a in RUNNER_ARMS if any(a in r["arms"] for r in mine)]
+        body = []
+        for row in sorted(mine, key=lambda r: (r["shape"], r["dtype"], r["tokens"])):
+            speeds = {a: row["arms"][a]["speedup"] for a in arms if a in row["arms"]}
+            best = max((a for a in speeds if a != "free"), key=lambda a: speeds[a])
+            body.append([
+                row["shape"], row["dtype"], f"{row['tokens']:,}", f"{row['arms']['off']['us']:,.0f}",
+                *("" if a not in speeds else f"**{speeds[a]:.2f}**" if a == best and speeds[a] > 1 else f"{speeds[a]:.2f}" for a in arms),
+            ])  # fmt: skip
+        lines += [
+            f"### SGLang {release}",
+            "",
+            *table(["shard", "dtype", "tokens", "off, µs", *(ARM_NAMES.get(a, a) for a in arms)], body),
+            "",
+            *_reasons(mine),
+            *_against_best(mine),
+        ]
+    return lines
+
+
+def _reasons(rows: Sequence[Row]) -> list[str]:
+    why: dict[tuple[str, str], str] = {}
+    for row in rows:
+        for name, reason in row.get("reasons", {}).items():
+            why.setdefault((name, row["dtype"]), reason)
+    body = [[name, dtype, reason[:140].replace("|", "/")] for (name, dtype), reason in sorted(why.items())]
+    return (
+        ["What did not run, and what it says:", "", *table(["runner", "dtype", "reason"], body), ""]
+        if body
+        else []
+    )
+
+
+def _against_best(rows: Sequence[Row]) -> list[str]:
+    """Series with its own tile against the best that a stock SGLang offers here, from 64 tokens."""
+    large = [r for r in rows if r["tokens"] >= 64 and "series" in r["arms"]]
+    lost = []
+    for row in large:
+        mine = max(row["arms"].get(a, {}).get("speedup", 0.0) for a in ("series", "series_tiles"))
+        name, other = best_alternative(row)
+        if mine < other - 0.005:
+            lost.append(
+                f"{row['shape']} {row['dtype']} at {row['tokens']:,} (×{mine:.2f}, {ARM_NAMES.get(name, name)} ×{other:.2f})"
+            )
+    text = f"From 64 tokens the series (with its own tile where there is one) is as fast as the best of the others in {len(large) - len(lost)} of {len(large)} cells."
+    if lost:
+        text += (
+            " Slower: "
+            + ", ".join(lost)
+            + ". Where another runner passes the bound of a free combine, its matrix products are "
+            "faster, which no combine can make up for; these runners lose at few tokens."
+        )
+    absent = [n for n in ("cutlass", "deep_gemm") if not any(n in r["arms"] for r in rows)]
+    if absent:
+        text += f" {', '.join(absent)} did not run here, so nothing is said about it."
+    return [text, ""]
+
+
+def newest() -> list[str]:
+    """The newest measured release beside the oldest, arm by arm."""
+    rows = runner_rows()
+    releases = list(dict.fromkeys(r["sglang"] for r in rows))
+    if len(releases) < 2:
+        return []
+    at = {(r["sglang"], r["shape"], r["dtype"], r["tokens"]): r for r in rows}
+    old, new = releases[0], releases[-1]
+    body = []
+    for key in [k for k in at if k[0] == old and (new, *k[1:]) in at]:
+        one, two = at[key], at[(new, *key[1:])]
+        cells = [
+            key[1],
+            key[2],
+            f"{key[3]:,}",
+            f"{one['arms']['off']['us']:,.0f} / {two['arms']['off']['us']:,.0f}",
+        ]
+        for arm in ("on", "relaxed", "patched", "series", "free"):
+            cells.append(f"{one['arms'][arm]['speedup']:.3f} / {two['arms'][arm]['speedup']:.3f}")
+        body.append(cells)
+    shares = {
+        v: [s for r in rows if r["sglang"] == v and r["tokens"] >= 64 and (s := r["arms"]["series"].get("share_of_bound")) is not None]
+        for v in releases
+    }  # fmt: skip
+    return [
+        f"## SGLang {new} beside {old}",
+        "",
+        "The same cells, speed-up over that release's default. Share of the bound that the series reaches, median from 64 tokens: "
+        + ", ".join(f"{v}: {statistics.median(s):.2f} ({len(s)} cells)" for v, s in shares.items())
+        + ". Under 0.9, since adds are dearer than stores where the sums leave L2 (see «What limits it») and the combine is a few percent of "
+        "the layer, so that 1 % of noise is a tenth of the share; with its own tile the series passes the bound of the default's tile in most cells.",
         "",
         *table(
-            ["arm", "TTFT 1 × 16,000, ms", "8 × 2,000, ms", "32 × 64, ms", "TPOT 32 × 129, ms", "tokens/s"],
+            ["shard", "dtype", "tokens", "off, µs", "as shipped", "relaxed", "patched", "series", "bound"],
             body,
         ),
+        "",
+    ]
+
+
+def share_table(cells: Cells) -> list[str]:
+    """How many cells reach which share of the bound, by token count: what a plot of 23 lines cannot show."""
+    body = []
+    for tokens in TABLE_TOKENS:
+        shares = [
+            v
+            for s in cells.shapes
+            if tokens >= 64 and (v := cells.value(s, tokens, "patched", "share_of_bound")) is not None
+        ]
+        if shares:
+            ordered = sorted(shares)
+            body.append([
+                f"{tokens:,}", str(len(shares)), f"{statistics.median(shares):.2f}", f"{ordered[len(ordered) // 4]:.2f}",
+                f"{ordered[-1 - len(ordered) // 4]:.2f}", str(sum(v >= 0.9 for v in shares)),
+            ])  # fmt: skip
+    return [
+        "Share of the bound that the patched arm reaches, over the shards of this page:",
+        "",
+        *table(["tokens", "cells", "median", "lower quartile", "upper quartile", "at least 0.9"], body),
+        "",
+    ]
+
+
+def stale_memory() -> list[str]:
+    rows, costs = load("*-fp8-ep.jsonl"), load("*-fp8-ep-cost.jsonl")
+    if not rows:
+        return []
+    body = []
+    for r in rows:
+        if "eager" in r:
+            found = [
+                f"{r[w]['wrong']} of {r[w]['calls']} ({r[w]['not_finite']})" for w in ("eager", "replayed")
+            ]
+        else:
+            found = [f"does not run: {r['reason'][:70].replace('|', '/')}", ""]
+        body.append(
+            [
+                r["sglang"],
+                r["kind"],
+                r["runner"],
+                r.get("used", ""),
+                "series" if r["series"] else "as installed",
+                *found,
+            ]
+        )
+    names = ("installed", "rows", "cleared")
+    return [
+        "## Per-tensor FP8 under expert parallelism",
+        "",
+        "SGLang's own layer and dispatcher as rank 0 of EP 2, the flag off, no poison, each call beside the same call with cleared buffers "
+        f"(`{rows[0]['command']}`). A call is wrong when it is off by more than 1 %; in brackets: NaN or inf. DeepGEMM with per-tensor "
+        "weights is compared with itself only.",
+        "",
+        *table(["SGLang", "checkpoint", "asked", "runner", "tree", "eager", "CUDA-graph replays"], body),
+        "",
+        "What a repair costs, µs per layer call (half of the routes elsewhere, CUDA-graph replay, L2 cold): the series' scale over routed rows "
+        "against clearing the buffer.",
+        "",
+        *table(
+            ["SGLang", "tokens", *names],
+            ([r["sglang"], f"{r['tokens']:,}", *(f"{r['us'][n]['us']:,.1f}" for n in names)] for r in costs),
+        ),
+        "",
+    ]
+
+
+def oracle() -> list[str]:
+    rows = load("*-oracle.jsonl")
+    if not rows:
+        return []
+    words = sorted({r["observed"] for r in rows})
+    body = []
+    for release in dict.fromkeys(r["sglang"] for r in rows):
+        mine = [r for r in rows if r["sglang"] == release]
+        body.append([release, str(len(mine)), *(str(sum(r["observed"] == w for r in mine)) for w in words)])
+    return [
+        "## What the oracle saw",
+        "",
+        "Cells of kind × way in × filtered experts × top-k × tokens, judged on the GPU from SGLang's own code, the default first against fp32 "
+        "and against itself with used memory (`pytest tests/gpu/test_oracle.py`). «The default is wrong» is per-tensor FP8 with filtered experts, "
+        "and nothing else.",
+        "",
+        *table(["SGLang", "cells", *words], body),
+        "",
+    ]
+
+
+def loaded() -> list[str]:
+    rows = load("*-loaded.jsonl")
+    if not rows:
+        return []
+    body = []
+    for r in rows:
+        if "reason" in r:
+            body.append([r["sglang"], r["model"], f"not loaded: {' '.join(r['reason'])[:90]}", "", "", ""])
+            continue
+        moe = [
+            f"{x['count']} × {x['method']} on {x['runner']}" for x in r["layers"] if x["kind"] == "FusedMoE"
+        ]
+        body.append([r["sglang"], r["model"], ", ".join(moe), f"{r['parameter_bytes']:,}", f"{r['buffer_bytes']:,}", f"{r['allocated_bytes']:,}"])  # fmt: skip
+    return [
+        "## What real engines have loaded",
+        "",
+        f"Dummy weights, TP 1 (`{rows[0]['command']}`); for comparison with what `check` builds. `allocated` is all that torch holds after loading: "
+        "Triton kernels keep their MXFP4 weights outside of the module's parameters.",
+        "",
+        *table(
+            ["SGLang", "model", "MoE layers", "parameters, bytes", "buffers, bytes", "allocated, bytes"], body
+        ),
+        "",
+    ]
+
+
+def matrix() -> list[str]:
+    """Which releases were run on a GPU, and for what."""
+    runs: dict[str, set[str]] = {}
+    for pattern, what in (
+        ("*-fused-moe-sum.jsonl", "kernels"), ("*-runners.jsonl", "kernels"), ("*-runners.jsonl", "runners"), ("*-oracle.jsonl", "oracle"),
+        ("*-fp8-ep.jsonl", "FP8 under EP"), ("*-e2e.jsonl", "engine"), ("*-loaded.jsonl", "loading"), ("*-servers.jsonl", "servers with faults"),
+    ):  # fmt: skip
+        for row in load(pattern):
+            if "sglang" in row and "reason" not in row:
+                runs.setdefault(row["sglang"], set()).add(what)
+    kinds = ("kernels", "runners", "oracle", "FP8 under EP", "engine", "loading", "servers with faults")
+    body = [[v, *("✓" if k in runs[v] else "–" for k in kinds)] for v in sorted(runs)]
+    return [
+        "## Releases run on a GPU",
+        "",
+        "All other releases from 0.5.9 to 0.5.23 are judged from their source, and their patch series runs in Triton's interpreter on CPU.",
+        "",
+        *table(["SGLang", *kinds], body),
         "",
     ]
 
@@ -264,7 +566,7 @@ def faults() -> list[str]:
         ]
     checks = [
         [
-            f"`{t['what']}`",
+            f"`{t['what']}`" + (f", SGLang {t['sglang']}" if "sglang" in t else ""),
             f"{t['passed']} passed, {t['failed']} failed" if "passed" in t else f"{t['errors']} errors",
             t.get("note") or t.get("first", ""),
         ]
@@ -323,7 +625,10 @@ NOT_MEASURED = """## Not measured
 |---|---|
 | Blackwell (SM100, SM120): no such GPU was available; the flag's speed there is unknown | `sglang-guards bench --model MODEL --tp N`, or all shapes: `python benchmarks/bench_fused_moe_sum.py --out benchmarks/results/DATE-GPU-fused-moe-sum.jsonl` |
 | TP 4 and hybrid EP 2 × TP 4 on four GPUs, all-reduce fusion off / auto / extended (no machine with four GPUs was lent; two GPUs ran without NVLink multicast, which some fusion kernels need) | `benchmarks/run_tp4.sh` |
-| SGLang releases other than 0.5.15 on a GPU (0.5.23's kernel is compiled ahead of time and its diffs run in Triton's interpreter) | the same commands with that release installed |
+| other releases than those of the table above on a GPU | the same commands with that release installed |
+| a whole engine of 0.5.23: the host's torch 2.11 has no DeepGEMM that fits it (the packages 0.1.7 and 0.2.2 end in an assertion) | `python benchmarks/e2e.py --no-deep-gemm --dimensions Qwen3-235B-A22B-tp4 --fp8 --arms off on series runner-cutlass --series-tree TREE --out FILE` |
+| flashinfer_cutlass with 16-bit experts: its kernels are compiled at first use from sources that were left out | the runner benchmark with a whole FlashInfer |
+| a server at EP 2 with per-tensor FP8 | `python benchmarks/e2e.py --tp 2 --arms ep-off ep-series --engine-args '{"quantization": "fp8"}'` |
 | SM80, SM86, SM89: bf16 atomics compile to a compare-and-swap loop there | `sglang-guards bench` |
 | acceptance length with speculative decoding | `python benchmarks/e2e.py --model MODEL --engine-args '{"speculative_algorithm": "NEXTN"}'` |
 """
@@ -336,25 +641,36 @@ def page(cells: Cells) -> str:
         "",
         "<!-- made by benchmarks/report.py from benchmarks/results/*.jsonl; edit those -->",
         "",
-        f"One {first['device']} (SM{first['sm']}, driver {first['driver_version']}), SGLang {first['sglang']}, torch {first['torch']}, "
+        f"First run: one {first['device']} (SM{first['sm']}, driver {first['driver_version']}), SGLang {first['sglang']}, torch {first['torch']}, "
         f"Triton {first['triton']}, {first['date'][:10]}. Real `fused_experts` with random weights and uniform routing; every arm "
         "in one process, checked against fp32 before timing, CUDA-graph replays in interleaved rounds, L2 flushed before each "
         "sample; medians. One rank's shard of each model. Clocks were left as found (SM clock and throttle reasons are in each row).",
         "",
-        "![speed-up](plots/speedup-bf16.png)",
-        "![speed-up](plots/speedup-fp8.png)",
-        "![share of the bound](plots/share.png)",
-        "![latency](plots/latency.png)",
+        "![speed-up of four shards over the default](plots/headline.png)",
         "",
+        *matrix(),
+        *runners(),
+        *newest(),
+        *end_to_end(),
+        *stale_memory(),
+        *oracle(),
         *as_shipped(cells),
         *patched(cells),
+        *share_table(cells),
         *memory_and_accuracy(cells),
         *reductions(),
         *compiled(),
         *tiles(cells),
-        *end_to_end(),
+        *loaded(),
         *faults(),
         NOT_MEASURED,
+        "",
+        "## All shards",
+        "",
+        "![speed-up](plots/speedup-bf16.png)",
+        "![speed-up](plots/speedup-fp8.png)",
+        "![latency](plots/latency.png)",
+        "",
     ]
     return "\n".join(lines)
 
@@ -375,7 +691,19 @@ def shipped(cells: Cells) -> dict[str, Any]:
         "shapes": shapes,
         "count": len(shapes),
         "span": [min(every), max(every)],
+        "runners": shipped_runners(),
     }
+
+
+def shipped_runners() -> dict[str, dict[str, dict[str, dict[str, float]]]]:
+    """What the rules about runners speak from: release -> shape -> runner -> tokens -> the default's time over its."""
+    out: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
+    for row in runner_rows():
+        for name in ("cutlass", "deep_gemm", "triton_kernel"):
+            if name in row["arms"]:
+                runner = out.setdefault(row["sglang"], {}).setdefault(row["key"], {}).setdefault(name, {})
+                runner[str(row["tokens"])] = round(row["arms"][name]["speedup"], 2)
+    return out
 
 
 def plots(cells: Cells, folder: Path) -> None:
@@ -443,19 +771,59 @@ def plots(cells: Cells, folder: Path) -> None:
     figure.savefig(folder / "latency.png", dpi=80)
     plt.close(figure)
 
-    figure, axis = plt.subplots(figsize=(8, 4))
-    for shape in cells.shapes:
-        x, y = series(shape, "patched", "share_of_bound")
-        points = [(a, b) for a, b in zip(x, y, strict=True) if a >= 64 and -0.5 < b < 1.6]
-        axis.plot([p[0] for p in points], [p[1] for p in points], marker=".", linewidth=0.7,
-                  color="tab:green" if shape[1] == "fp8" else "tab:blue")  # fmt: skip
-    axis.axhline(1, color="black", linewidth=0.8)
-    axis.axhline(0.9, color="black", linewidth=0.5, linestyle=":")
-    axis.set_xscale("log", base=2)
-    axis.set_xlabel("tokens")
-    axis.set_ylabel("share of the bound reached\n(blue bf16, green fp8)")
+    headline(plt, folder)
+
+
+HEADLINE = (
+    ("Qwen3-235B-A22B-tp4", "fp8"),
+    ("Qwen3.5-122B-A10B-tp4", "fp8"),
+    ("Qwen3-235B-A22B-tp4", "bf16"),
+    ("Qwen3.5-122B-A10B-tp4", "bf16"),
+)
+
+
+def headline(plt: Any, folder: Path) -> None:
+    """Four shards of the first release with runners, every line labelled at its end."""
+    rows = runner_rows()
+    release = rows[0]["sglang"]
+    style = {"on": ("tab:red", "-"), "series_tiles": ("tab:green", "-"), "cutlass": ("tab:orange", "-"),
+             "deep_gemm": ("tab:purple", "-"), "free": ("0.5", "--")}  # fmt: skip
+    ticks = (16, 64, 512, 2048, 8192, 16384)
+    figure, axes = plt.subplots(2, 2, figsize=(12, 8), sharex=True, sharey=True)
+    for axis, (shape, dtype) in zip(axes.flat, HEADLINE, strict=True):
+        mine = sorted(
+            (r for r in rows if (r["sglang"], r["shape"], r["dtype"]) == (release, shape, dtype)), key=lambda r: r["tokens"]
+        )  # fmt: skip
+        ends = []
+        for arm, (colour, line) in style.items():
+            points = [(r["tokens"], r["arms"][arm]["speedup"]) for r in mine if arm in r["arms"]]
+            if points:
+                axis.plot(
+                    [p[0] for p in points], [p[1] for p in points], color=colour, linestyle=line, marker="."
+                )
+                ends.append((points[-1][1], points[-1][0], ARM_NAMES.get(arm, arm), colour))
+        axis.axhline(1, color="black", linewidth=0.8)
+        low = -1.0
+        for value, tokens, name, colour in sorted(ends):  # labels at the ends, pushed apart
+            low = max(value, low + 0.045)
+            axis.annotate(f"{name} {value:.2f}", (tokens, value), (24000, low), color=colour, fontsize=9, va="center",
+                          annotation_clip=False)  # fmt: skip
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(ticks, [f"{t // 1024}k" if t >= 1024 else str(t) for t in ticks], fontsize=9)
+        axis.minorticks_off()
+        axis.set_title(f"{shape}, {dtype}", fontsize=10)
+        axis.grid(axis="y", linewidth=0.3)
+    for axis in axes[1]:
+        axis.set_xlabel("tokens")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("speed-up over Triton without the flag")
+    figure.suptitle(
+        f"One MoE layer on one {rows[0]['device']}, SGLang {release} (above 1: faster than the default)",
+        fontsize=11,
+    )
     figure.tight_layout()
-    figure.savefig(folder / "share.png", dpi=80)
+    figure.subplots_adjust(wspace=0.42, right=0.87)
+    figure.savefig(folder / "headline.png", dpi=90)
     plt.close(figure)
 
 

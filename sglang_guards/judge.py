@@ -124,6 +124,8 @@ def _shown_facts(launch: Launch) -> Mapping[str, Mapping[str, object]]:
     for name, fact in launch.facts.items():
         if name.endswith((".config", ".quant_config")) or name == "build.ranks":
             continue
+        if name.startswith(("typed.", "without.")):
+            continue
         if name.startswith("args.") and fact.origin == "default":
             continue
         shown[name] = {"value": fact.value, "from": fact.origin}

@@ -18,6 +18,7 @@ class Settings:
     auto_enable: bool = True
     report_path: str | None = None
     hotfix: str | None = None
+    build: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -39,6 +40,7 @@ def from_env(env: Mapping[str, str]) -> Settings:
         auto_enable=auto not in ("0", "false"),
         report_path=env.get("SGLANG_GUARDS_REPORT") or None,
         hotfix=env.get("SGLANG_GUARDS_HOTFIX") or None,
+        build=env.get("SGLANG_GUARDS_BUILD", "").strip().lower() in ("1", "true"),
         notes=tuple(notes),
     )
 

@@ -10,7 +10,7 @@ from tests.releases import REFERENCE, RELEASES
 #: Folders whose tests start servers, build sites or run whole patch series.
 _SLOW_FOLDERS = ("tests/patches/", "tests/docs/test_site.py", "tests/docs/test_browser.py", "tests/gpu/")
 #: Tests of real resolution that the fast tier keeps; the others that are marked live stay out.
-_SMOKE = ("tests/launches/test_rules.py",)
+_SMOKE = ("tests/rules/test_commands.py",)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -18,6 +18,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--fast",
         action="store_true",
         help=f"the edit loop's tier: SGLang {REFERENCE} only, under three minutes",
+    )
+    parser.addoption(
+        "--renew-snapshots",
+        action="store_true",
+        help="write tests/rules/snapshots anew: review the difference",
     )
 
 

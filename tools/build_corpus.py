@@ -53,6 +53,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--releases", nargs="+", default=["0.5.19"])
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--kind", choices=("good", "bad", "all"), default="all")
+    parser.add_argument("--first-rank", action="store_true", help="rank 0 only")
     parser.add_argument("--any-release", action="store_true", help="also releases that a case does not name")
     parser.add_argument("--json")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
@@ -63,9 +64,8 @@ def _cases(options: argparse.Namespace) -> list[dict[str, Any]]:
     cases = []
     for path in sorted(options.corpus.glob("*.toml")):
         case = tomllib.loads(path.read_text(encoding="utf-8"))
-        cases.append(
-            {"kind": "bad" if path.stem.startswith(("bug", "note")) else "good", "name": path.stem} | case
-        )
+        kind = "bad" if path.stem.startswith(("bug", "note")) else "good"
+        cases.append({"kind": kind, "name": path.stem, "first": options.first_rank} | case)
     return cases
 
 
@@ -74,7 +74,7 @@ def _wanted(case: dict[str, Any], release: str, options: argparse.Namespace) -> 
         return False
     if options.kind not in ("all", case["kind"]) or case["gpu"] == "unknown":
         return False
-    accepted = case.get("releases") or case.get("parses_in")
+    accepted = case.get("releases") or case.get("parses_in") or [case["release"]]
     return options.any_release or accepted is None or release in accepted
 
 
@@ -189,7 +189,9 @@ def _build(case: dict[str, Any], models: Path) -> dict[str, Any]:
             words[at + 1] = str(folder)
     server_args = prepare_server_args(words)
     view = sglang_compat.resolve(server_args)
-    return construct.build(server_args, view, gpu=gpus.parse(case["gpu"])).to_dict()
+    return construct.build(
+        server_args, view, gpu=gpus.parse(case["gpu"]), first_rank_only=case["first"]
+    ).to_dict()
 
 
 if __name__ == "__main__":

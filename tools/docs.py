@@ -54,14 +54,14 @@ def page(rule: Rule) -> str:
 
 
 def _decided_by(rule: Rule) -> list[str]:
-    """The probes' questions and the answers that count; the facts of a rule that still lists them by hand."""
+    """The probes' questions and the answers that count."""
     lines = []
     for case in rule.cases:
         note = f"{case.note}: " if case.note else ""
         for question, wanted in case.answers:
             doc = probe_doc(question.probe)
             lines.append(f"- {note}the installed source, asked «{doc}»: {'yes' if wanted else 'no'}")
-    return lines + [f"- `{need}`" for need in rule.needs]
+    return lines
 
 
 def probe_doc(name: str) -> str:

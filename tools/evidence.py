@@ -1,6 +1,6 @@
 """The figures of docs/evidence.md, from the tests and the benchmark that print them.
 
-    python tools/evidence.py [faults] [fuzz] [corpus] [killed] [overhead]
+    python tools/evidence.py [faults] [fuzz] [corpus] [killed] [input] [overhead]
 
 runs each (all of them by default), keeps what it printed in docs/data/evidence.json, and leaves the figures of the
 others alone. A run that fails changes nothing. `tools/docs.py` makes the page.
@@ -57,6 +57,26 @@ def _fuzz(text: str) -> list[list[Any]]:
         exits = [counts.get(f"exit {code}", 0) for code in (0, 1, 2)]
         rows.append([release, sum(exits), *exits, counts.get("corrected", 0)])
     return rows
+
+
+def _input(text: str) -> list[list[Any]]:
+    counts: dict[str, int] = {}
+    for what, number in re.findall(
+        r"^\.*(bash|dash|wrappers|compose|kubernetes|odd files|secrets): (\d+) ", text, re.MULTILINE
+    ):
+        counts[what] = counts.get(what, 0) + int(number)
+    return [[_INPUT[what], number] for what, number in counts.items()]
+
+
+_INPUT = {
+    "bash": "texts whose words are those of bash",
+    "dash": "texts whose words are those of dash",
+    "wrappers": "launches behind wrappers and in texts, read word for word",
+    "compose": "compose files, read word for word",
+    "kubernetes": "Kubernetes files, read word for word",
+    "odd files": "damaged scripts and YAML, each one sentence or a launch",
+    "secrets": "places of a secret × outputs, none told",
+}
 
 
 def _corpus(text: str) -> list[list[Any]]:
@@ -133,6 +153,19 @@ RUNS: Mapping[str, Run] = {
         lambda rows: (
             f"{sum(row[1] for row in rows)} points, each finished by `apply` and taken back by `--reverse`."
         ),
+    ),
+    "input": Run(
+        "Commands and files read",
+        "Generated shell texts against the real shells' own words; launches behind chains of wrappers, in texts, "
+        "compose and Kubernetes files; damaged files; secrets in every place of a command, looked for in every output.",
+        _pytest(
+            "tests/unit/test_shell.py",
+            "tests/unit/test_launch_fuzz.py",
+            "tests/unit/test_redact_generated.py",
+        ),
+        _input,
+        ("generated", "number"),
+        lambda rows: f"{sum(row[1] for row in rows):,} cases, no breach.",
     ),
     "overhead": Run(
         "What the hook costs at start-up",

@@ -49,50 +49,6 @@ class Row:
     note: str = ""
 
 
-_FLAG, _BACKEND = "flag_exists", "fusion_backend_flag_exists"
-#: Rows of rules that do not say yet, in their declaration, what the source must answer.
-_BY_HAND: tuple[Row, ...] = (
-    Row("FMS101", {"zero_store_guarded": False, "gate_checks_experts_filtered": False}, _FLAG),
-    Row("FMS102", {"combine_covers_hip": False}, _FLAG, "ROCm"),
-    Row("FMS102", {"combine_covers_xpu": False}, _FLAG, "XPU"),
-    Row("FMS102", {"combine_covers_musa": False}, _FLAG, "MUSA"),
-    Row("FMS103", {"lora_runner_through_gate": True, "gate_checks_lora_hooks": False}, _FLAG),
-    Row("FMS104", {"gate_checks_deterministic": False}, _FLAG),
-    Row("FMS105", {"paged_experts_rejects_flag": True}, "paged_experts_exists"),
-    Row("FMS301", {"fused_add_found": True, "fused_add_relaxed": False}, _FLAG),
-    Row("ARF101", {"fusion_rejects_gpu": True}, None, "refused at start-up; before that it did nothing"),
-    Row("ARF102", {"fusion_hybrid_ep_reduces_moe_group": True, "fusion_hybrid_ep_guarded": False}),
-    Row("ARF103", {"fusion_pp_completes_sum": False}),
-    Row("ARF104", {"fusion_off_when_deterministic": False}),
-    Row("ARF201", {"fusion_noop_under_dp_attention": True}),
-    Row("ARF203", {"fusion_checks_nvlink_clique": False}, _BACKEND),
-    Row("ARF205", {"fusion_auto_checks_h20": True}),
-    Row("ARF209", {"fusion_passes_group": False}),
-    Row("ARF210", {"fusion_layer_boundary": False}),
-    Row("RUN101", {"fp8_cutlass_without_runner": True}),
-    Row("RUN102", {"quark_mxfp4_needs_aiter": True}),
-    Row("RUN103", {"fp8_aiter_layout_for_any_runner": True}),
-    Row("RUN104", {"mxfp8_experts_need_sm100": True}),
-    Row("RUN105", {"w4afp8_deepep_call_incomplete": True}),
-    Row("RUN106", {"fp4_experts_unknown_to_trtllm": True}),
-    Row("RUN107", {"minimax_m2_names_routing": False}),
-    Row("RUN201", {"mxfp4_has_triton_lora": False}),
-    Row("RUN202", {"lora_experts_know_ep": False}),
-    Row("RUN203", {"virtual_experts_lose_up_half": True}),
-    Row("RUN204", {"fused_expert_loader_knows_ep": False}),
-    Row("QNT101", {"expert_block_check": True}, None, "experts"),
-    Row("QNT101", {"linear_block_check": True}, None, "dense layers"),
-    Row("SPC101", {"mixed_chunk_spec_assertion": True}),
-    Row("SPC105", {"eagle3_told_by_algorithm": True}),
-    Row("PAR101", {"reduce_scatterv_sums": True, "gpt_oss_sums_twice": True}),
-    Row("PAR102", {"reduce_scatterv_sums": True, "shared_expert_tp1_overcounted": True}),
-    Row("PAR103", {"tbo_refuses_enforced_fusion": False, "tbo_pads_request_ids": False}),
-    Row("DET101", {"moe_sum_ignores_determinism": True}),
-    Row("FLG201", {"num_continuous_decode_steps_read": False}, None, "--num-continuous-decode-steps"),
-    Row("FLG201", {"triton_attention_reduce_in_fp32_read": False}, None, "--triton-attention-reduce-in-fp32"),
-)
-
-
 def rows() -> tuple[Row, ...]:
     """The rows of the page, family by family: what each rule declares, one row for each of its cases.
 
@@ -104,9 +60,8 @@ def rows() -> tuple[Row, ...]:
         for case in rule.cases
         if not any(question.arguments for question, _ in case.answers)
     ]
-    by_hand = [row for row in _BY_HAND if row.rule not in {made.rule for made in declared}]
     families = list(FAMILIES)
-    return tuple(sorted([*declared, *by_hand], key=lambda row: (families.index(row.rule[:3]), row.rule)))
+    return tuple(sorted(declared, key=lambda row: (families.index(row.rule[:3]), row.rule)))
 
 
 ROWS = rows()

@@ -1,6 +1,6 @@
-"""On a GPU host without network: unpack what pack.py made into one folder for PYTHONPATH.
+"""On a GPU host without network: unpack each folder that pack.py made into SITE/<its name>, for PYTHONPATH.
 
-    python3 install.py SITE FOLDER...        FOLDER: `core` or `rest`, in any order, in one call or several
+    python3 install.py SITE FOLDER...        FOLDER: `common` or a release, in any order, in one call or several
 
 Wheels are unpacked as they are (no dependency is resolved; the host brings torch, triton and numpy). flashinfer
 imports `cuda.tile`, a compiler package that the MoE path never calls; a module that accepts everything stands in.
@@ -41,14 +41,9 @@ def __getattr__(name):
 '''
 
 
-def main() -> int:
-    site = Path(sys.argv[1])
-    archives = [
-        p for folder in sys.argv[2:] for p in sorted(Path(folder).rglob("*")) if p.suffix in (".whl", ".zip")
-    ]
-    if not archives:
-        print(f"nothing to unpack in {' '.join(sys.argv[2:])}", file=sys.stderr)
-        return 1
+def unpack(folder: Path, site: Path) -> int:
+    """Unpack the archives of `folder` into `site`; returns how many."""
+    archives = [p for p in sorted(folder.rglob("*")) if p.suffix in (".whl", ".zip")]
     tile = site / "cuda" / "tile"
     tile.mkdir(parents=True, exist_ok=True)
     (tile / "__init__.py").write_text(STAND_IN, encoding="utf-8")
@@ -60,7 +55,16 @@ def main() -> int:
                 target = site / item.name
                 if not target.exists():
                     item.rename(target)
-    print(f"{len(archives)} archives unpacked into {site}")
+    return len(archives)
+
+
+def main() -> int:
+    site = Path(sys.argv[1])
+    for folder in map(Path, sys.argv[2:]):
+        count = unpack(folder, site / folder.name)
+        print(f"{count} archives unpacked into {site / folder.name}")
+        if not count:
+            return 1
     return 0
 
 

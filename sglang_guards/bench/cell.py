@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from sglang_guards.bench import kernels, layer, timing
 from sglang_guards.bench.shapes import MoeShape
@@ -72,22 +72,31 @@ def warm(arms: Arms, batch: layer.Batch) -> None:
         call()
 
 
+class HasCalls(Protocol):
+    """What offers arms for a batch: Arms here, or runners.RunnerArms."""
+
+    def calls(self, batch: layer.Batch) -> dict[str, Callable[[], Any]]: ...
+
+
 def measure(
-    arms: Arms,
+    arms: HasCalls,
     weights: layer.Weights,
     tokens: int,
     *,
     rounds: int = 11,
     cold: bool = True,
     routing: str = "uniform",
+    optional: Container[str] = (),
 ) -> dict[str, Any]:
     """One result row: times, errors and memory by arm, the bound and the share of it that each arm reaches.
 
-    Raises ValueError when an arm's result is wrong; such a cell is never timed.
+    Raises ValueError when an arm's result is wrong; such a cell is never timed. An arm in `optional` that fails or is
+    wrong is left out instead, and `reasons` says why.
     """
     torch, shape = weights.torch, weights.shape
     batch = layer.Batch(weights, tokens, routing=routing)
     calls = arms.calls(batch)
+    reasons: dict[str, str] = {}
     rows = (
         torch.linspace(0, tokens - 1, min(tokens, REFERENCE_TOKENS), device=batch.hidden.device)
         .long()
@@ -96,24 +105,17 @@ def measure(
     reference = batch.reference(rows)
     results: dict[str, dict[str, Any]] = {}
     plain = calls["off"]().clone()
-    for name, call in calls.items():
+    for name, call in list(calls.items()):
         if name == "free":
             results[name] = {}
             continue
-        got = call()
-        error = layer.relative(got[rows], reference)
-        against = layer.relative(got, plain)
-        if not error < TOLERANCE[shape.dtype] or not against < 0.03:
-            raise ValueError(
-                f"{name} is wrong: error {error:.3g} against fp32, {against:.3g} against the default"
-            )
-        results[name] = {
-            "error": round(error, 6),
-            "vs_off": round(against, 6),
-            "repeats": bool(torch.equal(got, call())),
-        }
-        results[name]["peak_bytes"] = timing.peak_bytes(call)
-        del got
+        try:
+            results[name] = _checked(name, call, rows, reference, plain, TOLERANCE[shape.dtype])
+        except Exception as failure:
+            if name not in optional:
+                raise
+            del calls[name]
+            reasons[name] = " ".join(f"{type(failure).__name__}: {failure}".split())[:300]
     del plain
     repeat = max(1, min(50, 20000 // max(1, tokens)))
     samples = timing.interleaved(calls, rounds=rounds, cold=cold, repeat=repeat)
@@ -135,6 +137,27 @@ def measure(
         "bytes_fused": shape.bytes_moved(tokens, fused=True),
         "cache3_bytes": shape.cache3_bytes(tokens),
         "arms": results,
+        **({"reasons": reasons} if reasons else {}),
+    }
+
+
+def _checked(
+    name: str, call: Callable[[], Any], rows: Any, reference: Any, plain: Any, tolerance: float
+) -> dict[str, Any]:
+    """Accuracy, repeatability and memory of one arm. Raises ValueError where its result is wrong."""
+    import torch
+
+    got = call()
+    error, against = layer.relative(got[rows], reference), layer.relative(got, plain)
+    if not error < tolerance or not against < 0.03:
+        raise ValueError(
+            f"{name} is wrong: error {error:.3g} against fp32, {against:.3g} against the default"
+        )
+    return {
+        "error": round(error, 6),
+        "vs_off": round(against, 6),
+        "repeats": bool(torch.equal(got, call())),
+        "peak_bytes": timing.peak_bytes(call),
     }
 
 

@@ -13,14 +13,23 @@ from typing import Any
 from sglang_guards.bench import product
 from sglang_guards.bench.shapes import MoeShape
 from sglang_guards.errors import CouldNotCheck
-from sglang_guards.launch.profile import Profile, cache_folder
+from sglang_guards.launch.profile import (
+    DECODE,
+    DEFAULT,
+    FUSED,
+    HOTFIX,
+    PREFILL,
+    Profile,
+    cache_folder,
+)
 
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="sglang-guards bench",
-        description="Measure --enable-fused-moe-sum-all-reduce for one rank's shard of a model on GPU 0, and remember "
-        "the answer: FMS301 then speaks from it. Random weights; takes a minute or two and a few GiB.",
+        description="Measure SGLang's MoE runners and --enable-fused-moe-sum-all-reduce for a rank's shard of a model "
+        "on GPU 0, and remember the answer: the rules about speed then speak from it. Random weights; takes a minute "
+        "or two and a few GiB.",
     )
     made.add_argument("--model", type=Path, required=True, help="model folder or config.json")
     made.add_argument("--tp", type=int, required=True, help="tensor parallel size of the launch")
@@ -28,7 +37,14 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--dtype", choices=("bf16", "fp16", "fp8"), help="of the experts, where the config does not say"
     )
-    made.add_argument("--tokens", type=int, nargs="+", default=list(product.DEFAULT_TOKENS))
+    made.add_argument("--tokens", type=int, nargs="+", help="token counts; default: a set for what is asked")
+    made.add_argument(
+        "--tune",
+        type=Path,
+        metavar="DIR",
+        help="instead: measure tiles for the down projection and write SGLang's files for SGLANG_MOE_CONFIG_DIR=DIR",
+    )
+    made.add_argument("--fused-sum", action="store_true", help="with --tune: for a launch that sets the flag")
     made.add_argument("--format", choices=("text", "json"), default="text")
     return made
 
@@ -36,11 +52,18 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     """Measure, print and store. Raises CouldNotCheck where this machine cannot measure."""
     args = parser().parse_args(argv)
-    if min(args.tokens) < 1:
+    if args.tokens and min(args.tokens) < 1:
         raise CouldNotCheck("--tokens are positive numbers", "for example --tokens 1 64 8192")
     try:
+        if args.tune:
+            return _tune(args)
         profile = product.run(
-            args.model, tp=args.tp, ep=args.ep, dtype=args.dtype, tokens=args.tokens, progress=_progress
+            args.model,
+            tp=args.tp,
+            ep=args.ep,
+            dtype=args.dtype,
+            tokens=args.tokens or product.DEFAULT_TOKENS,
+            progress=_progress,
         )
     except product.CannotMeasure as error:
         what, _, hint = str(error).partition("; ")
@@ -49,6 +72,25 @@ def main(argv: Sequence[str]) -> int:
         print(json.dumps(asdict(profile)))
     else:
         print(text(profile))
+    return 0
+
+
+def _tune(args: argparse.Namespace) -> int:
+    """Measure, write, and print what was gained at each token count."""
+    print(f"{'tokens':>8}  {'gain':>5}  tile of the down projection", file=sys.stderr)
+
+    def progress(count: int, tile: dict[str, int] | None, gain: float) -> None:
+        shown = (
+            "that of the up projection" if tile is None else ", ".join(f"{k} {v}" for k, v in tile.items())
+        )
+        print(f"{count:>8,}  {gain:>5.3f}  {shown}", file=sys.stderr, flush=True)
+
+    written = product.tune(
+        args.model, args.tune, tp=args.tp, ep=args.ep, dtype=args.dtype, tokens=args.tokens,
+        fused=args.fused_sum, progress=progress,
+    )  # fmt: skip
+    print("\n".join(str(path) for path in written))
+    print(f"start the server with SGLANG_MOE_CONFIG_DIR={args.tune}")
     return 0
 
 
@@ -61,22 +103,42 @@ def _progress(shape: MoeShape, tokens: int, row: dict[str, Any] | None) -> None:
 
 
 def text(profile: Profile) -> str:
-    """The profile as a table and a verdict."""
+    """Tokens × runner, the best one for each phase, the flags that choose it, and what cannot run."""
+    arms = {name: ratios for name, ratios in profile.arms().items() if name != DEFAULT}
+    heads = {FUSED: "fused sum", HOTFIX: "+ hotfix"}
+    names = [heads.get(name, name) for name in arms]
     lines = [
         f"{profile.shape} on {profile.device} (SM{profile.sm}), SGLang {profile.sglang} [{profile.fingerprint}]",
         "",
-        f"{'tokens':>8}  {'flag':>6}  {'hotfix':>6}",
+        f"{'tokens':>8}  {'triton µs':>9}  " + "  ".join(f"{name:>9}" for name in names),
     ]
     for count in sorted(profile.ratios):
-        fixed = profile.relaxed.get(count)
+        us = profile.default_us.get(count)
+        cells = [f"{arm[count]:.2f}" if count in arm else "" for arm in arms.values()]
         lines.append(
-            f"{count:>8,}  {profile.ratios[count]:>6.2f}  {'' if fixed is None else f'{fixed:.2f}':>6}"
+            f"{count:>8,}  {'' if us is None else f'{us:,.0f}':>9}  "
+            + "  ".join(f"{value:>{max(9, len(name))}}" for name, value in zip(names, cells, strict=True))
         )
-    tokens, worst = profile.worst
-    verdict = "the flag is slower than leaving it off" if worst < 0.99 else "the flag is not slower"
     lines += [
         "",
-        "default's time over the flag's; below 1 the flag is slower. hotfix: SGLANG_GUARDS_HOTFIX=relaxed-atomics",
-        f"{verdict}: {worst:.2f} at {tokens:,} tokens. Stored in {cache_folder()}",
+        "each figure: time of triton without the flag over the arm's time; below 1 the arm is slower",
     ]
+    lines += [f"cannot run: {name}: {why}" for name, why in profile.reasons.items()]
+    lines += [""] if profile.reasons else []
+    for word, phase in (("decode", DECODE), ("prefill", PREFILL)):
+        if found := profile.best(phase):
+            name, gain = found
+            lines.append(f"best for {word}: {name} ×{gain:.2f}   {flags(name)}")
+    tokens, worst = profile.worst
+    verdict = "slower than leaving it off" if worst < 0.99 else "not slower than leaving it off"
+    lines.append(f"the flag is {verdict}: {worst:.2f} at {tokens:,} tokens. Stored in {cache_folder()}")
     return "\n".join(lines)
+
+
+def flags(arm: str) -> str:
+    """What to write in the launch command for an arm."""
+    return {
+        DEFAULT: "--moe-runner-backend triton",
+        FUSED: "--moe-runner-backend triton --enable-fused-moe-sum-all-reduce",
+        HOTFIX: "SGLANG_GUARDS_HOTFIX=relaxed-atomics … --moe-runner-backend triton --enable-fused-moe-sum-all-reduce",
+    }.get(arm, f"--moe-runner-backend {arm}")

@@ -189,12 +189,15 @@ def set_down_tiles(module: ModuleType, tiles: Mapping[str, Mapping[int, Mapping[
     """Let this copy take the down projection's tile from `tiles` (shape key -> tokens -> config) where its shape has
     one; the row block stays that of the up projection, with which it shares the sorting of tokens."""
     real = module.try_get_optimal_moe_config
+    module.down_tiles = dict(tiles)  # type: ignore[attr-defined]
 
     def choose(
         w1: Any, w2: Any, top_k: int, dtype: str | None, tokens: int, *args: Any, **kwargs: Any
     ) -> Any:
         chosen = real(w1, w2, top_k, dtype, tokens, *args, **kwargs)
-        table = tiles.get(f"E{w2[0]}-N{w2[2]}-H{w2[1]}-K{top_k}-{'fp8' if dtype == 'fp8_w8a8' else 'bf16'}")
+        table = module.down_tiles.get(
+            f"E{w2[0]}-N{w2[2]}-H{w2[1]}-K{top_k}-{'fp8' if dtype == 'fp8_w8a8' else 'bf16'}"
+        )
         if not table or not kwargs.get("return_down_config"):
             return chosen
         config, _ = chosen

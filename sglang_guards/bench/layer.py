@@ -8,29 +8,6 @@ from typing import Any
 from sglang_guards.bench.shapes import BLOCK, MoeShape
 
 
-def publish_args(**values: Any) -> None:
-    """Give this process the server arguments that the MoE code reads. The model path «dummy» resolves nothing."""
-    from sglang.srt.server_args import ServerArgs
-
-    args = ServerArgs(model_path="dummy", **values)
-    try:
-        from sglang.srt import runtime_context
-    except ImportError:
-        runtime_context = None
-    if runtime_context is not None and hasattr(runtime_context, "publish"):
-        extra: dict[str, Any] = {}
-        if hasattr(runtime_context, "SpawnRanks"):
-            extra["ranks"] = runtime_context.SpawnRanks(world_rank=0)
-        try:
-            runtime_context.publish(args, role="scheduler", **extra)
-        except TypeError:
-            runtime_context.publish(args, role="scheduler")
-        return
-    from sglang.srt.server_args import set_global_server_args_for_scheduler
-
-    set_global_server_args_for_scheduler(args)
-
-
 class Weights:
     """Random expert weights of one shape, fp8 with block scales or 16 bit."""
 

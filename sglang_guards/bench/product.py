@@ -5,10 +5,13 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sglang_guards.bench.shapes import MoeShape, from_config
 from sglang_guards.launch.profile import Profile, save_profile
+
+if TYPE_CHECKING:
+    from sglang_guards.bench import cell
 
 #: Token counts of the product command: decode, a small batch, prefill chunks.
 DEFAULT_TOKENS = (1, 16, 64, 256, 1024, 4096, 8192, 16384)
@@ -28,12 +31,91 @@ def run(
     save: bool = True,
     progress: Callable[[MoeShape, int, dict[str, Any] | None], None] | None = None,
 ) -> Profile:
-    """Measure the fused sum for one rank's shard of a model on GPU 0 and store a profile in the user's cache.
+    """Measure the fused sum and SGLang's other runners for one rank's shard of a model on GPU 0 and store a profile in
+    the user's cache.
 
     `model_config` is a model folder or config.json; `dtype` bf16, fp16 or fp8 overrides what it says. `progress` is
     called before (row None) and after each token count. Raises CannotMeasure without a GPU, SGLang or a usable
     config, and when a result is wrong.
     """
+    shape, arms = _prepare(model_config, tp=tp, ep=ep, dtype=dtype)
+    import torch
+
+    from sglang_guards.bench import cell, layer, runners
+
+    where = cell.origin(arms.tree, "sglang-guards bench")
+    weights = layer.Weights(shape)
+    measured: cell.HasCalls = arms
+    try:
+        measured = through_layer = runners.RunnerArms(arms, weights)
+        reasons = dict(through_layer.reasons)
+    except Exception as error:  # SGLang's own layer cannot be built here: its kernels can still be compared
+        reasons = {"SGLang's MoE layer": runners.reason_of(error)}
+    rows: dict[int, dict[str, Any]] = {}
+    for count in tokens:
+        if progress:
+            progress(shape, count, None)
+        try:
+            row = cell.measure(measured, weights, count, optional=runners.CANDIDATES[shape.dtype])
+        except ValueError as error:
+            raise CannotMeasure(f"{shape.key} at {count} tokens: {error}") from error
+        except torch.cuda.OutOfMemoryError:
+            break
+        rows[count] = row
+        reasons |= {f"{name} at {count} tokens": why for name, why in row.get("reasons", {}).items()}
+        if progress:
+            progress(shape, count, row)
+    speed = {
+        name: {count: row["arms"][name]["speedup"] for count, row in rows.items() if name in row["arms"]}
+        for name in {arm for row in rows.values() for arm in row["arms"]} - {"off", "free"}
+    }
+    profile = Profile(
+        device=where["device"],
+        sm=where["sm"],
+        sglang=where["sglang"],
+        fingerprint=where["fingerprint"],
+        shape=shape.key,
+        measured=datetime.date.today().isoformat(),
+        ratios=speed.pop("on", {}),
+        relaxed=speed.pop("relaxed", {}),
+        default_us={count: row["arms"]["off"]["us"] for count, row in rows.items()},
+        runners=dict(sorted(speed.items())),
+        reasons=reasons,
+    )
+    if save and profile.ratios:
+        save_profile(profile)
+    return profile
+
+
+def tune(
+    model_config: Path,
+    folder: Path,
+    *,
+    tp: int,
+    ep: int = 1,
+    dtype: str | None = None,
+    tokens: Iterable[int] | None = None,
+    fused: bool = False,
+    progress: Callable[[int, dict[str, int] | None, float], None] | None = None,
+) -> list[Path]:
+    """Measure the down projection's tile for one rank's shard and write SGLang's tile files into `folder`.
+
+    Raises CannotMeasure as `run` does.
+    """
+    shape, arms = _prepare(model_config, tp=tp, ep=ep, dtype=dtype)
+    from sglang_guards.bench import layer, tune
+
+    try:
+        down = tune.run(
+            arms, layer.Weights(shape), fused=fused, tokens=tokens or tune.TOKENS, progress=progress
+        )
+    except ValueError as error:
+        raise CannotMeasure(f"{shape.key}: {error}") from error
+    return tune.write(folder, shape, down, tune.up_table(shape))
+
+
+def _prepare(model_config: Path, *, tp: int, ep: int, dtype: str | None) -> tuple[MoeShape, cell.Arms]:
+    """The shape, and this process ready to run SGLang's kernels. Raises CannotMeasure where it cannot."""
     try:
         shape = from_config(model_config, tp=tp, ep=ep, dtype=dtype)
     except ValueError as error:
@@ -47,43 +129,12 @@ def run(
             raise CannotMeasure(
                 "no CUDA device is visible; run this on the machine that will serve the model"
             )
-        from sglang_guards.bench import cell, layer
+        from sglang_guards.bench import cell, process
 
-        layer.publish_args()
-        arms = cell.Arms(_changes())
-        where = cell.origin(arms.tree, "sglang-guards bench")
+        process.set_up()
+        return shape, cell.Arms(_changes())
     except (ImportError, LookupError) as error:
         raise CannotMeasure(f"SGLang is not usable here: {error}; install it in this environment") from error
-    ratios: dict[int, float] = {}
-    relaxed: dict[int, float] = {}
-    weights = layer.Weights(shape)
-    for count in tokens:
-        if progress:
-            progress(shape, count, None)
-        try:
-            row = cell.measure(arms, weights, count)
-        except ValueError as error:
-            raise CannotMeasure(f"{shape.key} at {count} tokens: {error}") from error
-        except torch.cuda.OutOfMemoryError:
-            break
-        ratios[count] = row["arms"]["on"]["speedup"]
-        if "relaxed" in row["arms"]:
-            relaxed[count] = row["arms"]["relaxed"]["speedup"]
-        if progress:
-            progress(shape, count, row)
-    profile = Profile(
-        device=where["device"],
-        sm=where["sm"],
-        sglang=where["sglang"],
-        fingerprint=where["fingerprint"],
-        shape=shape.key,
-        measured=datetime.date.today().isoformat(),
-        ratios=ratios,
-        relaxed=relaxed,
-    )
-    if save and ratios:
-        save_profile(profile)
-    return profile
 
 
 def _changes() -> dict[str, Any]:

@@ -113,6 +113,12 @@ def _in_order(match: re.Match[str]) -> str:
     return "{" + ", ".join(sorted(match[0][1:-1].split(", "))) + "}"
 
 
+def in_sglang(error: BaseException) -> bool:
+    """Whether a line of SGLang was the last Python that ran, whoever raised, and no stand-in was asked."""
+    roots = _roots()
+    return not stand_ins.involved(error) and any(_in_tree(step, roots) for step in _frames(error))
+
+
 def words(error: BaseException) -> str:
     """What was said, on one line; an assertion without text is its own source line."""
     text = _SET.sub(_in_order, " ".join(str(error).split()))

@@ -25,6 +25,7 @@ from sglang_guards.build import (
     blame,
     classes,
     draft,
+    dry_load,
     layers,
     memory,
     process_group,
@@ -32,6 +33,7 @@ from sglang_guards.build import (
     stand_ins,
     torch_on_meta,
 )
+from sglang_guards.build.headers import Tensors
 from sglang_guards.build.model import BUILT, NOT_BUILT, REFUSED, BuildResult, Rank, RankBuild, Refusal
 
 if TYPE_CHECKING:
@@ -65,6 +67,8 @@ class Plan:
     left_out: tuple[tuple[str, str], ...] = ()
     #: Memory of one GPU.
     gpu_bytes: int | None = None
+    #: Tensors of the target's checkpoint, where they are known.
+    tensors: Tensors | None = None
 
 
 def prepare(gpu: Gpu) -> None:
@@ -81,17 +85,20 @@ def build(
     gpu: Gpu | None = None,
     seconds: float = 60.0,
     draft_known: bool = True,
+    tensors: Tensors | None = None,
+    first_rank_only: bool = False,
 ) -> BuildResult:
     """Every distinct rank of the launch, target and draft. Never raises for what a launch can get wrong."""
     started = time.monotonic()
     try:
         plan = _plan(server_args, view, draft_known, int(gpu.memory_gib * memory.GIB) if gpu else None)
+        plan = replace(plan, tensors=tensors)
         classes.prepare([name for one in plan.subjects for name in _architectures(one.config)])
         _import_ahead(plan)
     except (Exception, stand_ins.CannotTell) as error:
         return BuildResult(reason=_reason(error), seconds=time.monotonic() - started)
     built: list[RankBuild] = []
-    for rank in ranks.distinct(view):
+    for rank in ranks.distinct(view)[: 1 if first_rank_only else None]:
         built += _in_child(plan, rank, started + seconds, seconds)
     built += [RankBuild(Rank(0, model=name), NOT_BUILT, reason) for name, reason in plan.left_out]
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10
@@ -148,6 +155,7 @@ def _in_child(plan: Plan, rank: Rank, deadline: float, limit: float) -> list[Ran
     gc.freeze()
     pid = os.fork()
     if pid == 0:
+        os.close(read_fd)  # or a write would wait for ever once the reader is gone
         _child(plan, rank, write_fd)
     os.close(write_fd)
     data, ended = b"", False
@@ -240,7 +248,10 @@ def _build_model(plan: Plan, subject: Subject, rank: Rank) -> tuple[RankBuild, A
     model = made[0]
     total, kinds = layers.weight_bytes(model)
     found = layers.moe_layers(model)
-    no, notes = _after(plan, subject, model, rank)
+    no, unwritten, notes = _dry_load(plan, subject, model, rank)
+    if no is None:
+        no, more = _after(plan, subject, model, rank)
+        notes += more
     build = RankBuild(
         rank,
         BUILT if no is None else REFUSED,
@@ -249,10 +260,31 @@ def _build_model(plan: Plan, subject: Subject, rank: Rank) -> tuple[RankBuild, A
         weights_bytes=total,
         bytes_by_kind=kinds,
         layers=found,
+        unwritten=unwritten,
         seconds=time.monotonic() - started,
         notes=tuple(notes),
     )
     return build, model
+
+
+#: Seconds for the dry load of one rank.
+_LOAD_S = 20.0
+
+
+def _dry_load(
+    plan: Plan, subject: Subject, model: Any, rank: Rank
+) -> tuple[Refusal | None, tuple[str, ...] | None, list[str]]:
+    """SGLang's own loader over the checkpoint's tensors without data; of the target, on rank 0."""
+    if plan.tensors is None or subject.name != "target" or rank.rank != 0:
+        return None, None, []
+    stand_ins.forget()
+    try:
+        return None, tuple(dry_load.load(model, plan.tensors, _LOAD_S)), []
+    except dry_load.OutOfTime as error:
+        return None, None, [f"the dry load: {error or f'not done within {_LOAD_S:g} s'}"]
+    except (Exception, stand_ins.CannotTell) as error:
+        no = dry_load.refusal(error)
+        return no, None, [] if no is not None else [f"the dry load: {_reason(error)}"]
 
 
 def _after(plan: Plan, subject: Subject, model: Any, rank: Rank) -> tuple[Refusal | None, list[str]]:

@@ -33,7 +33,8 @@ class Refusal:
     message: str
     where: str
     layer: str = ""
-    #: build (while the model is made), load (after the weights), memory (when the KV cache is made), forward.
+    #: build (while the model is made), weights (while they are loaded), load (after them), memory (when the KV cache
+    #: is made), forward (at the first batch).
     when: str = "build"
 
 
@@ -66,6 +67,8 @@ class RankBuild:
     #: experts, attention, embeddings, other -> bytes.
     bytes_by_kind: Mapping[str, int] = field(default_factory=dict)
     layers: tuple[Layers, ...] = ()
+    #: Parameters that no tensor of the checkpoint writes; None where its headers are not known.
+    unwritten: tuple[str, ...] | None = None
     #: False where the weights change size when they are loaded, or do not stay on the GPU.
     weights_final: bool = True
     #: What SGLang's arithmetic leaves for the KV cache of this rank, on the GPU of the check.
@@ -85,6 +88,8 @@ class RankBuild:
         values["refusal"] = None if values.get("refusal") is None else Refusal(**values["refusal"])
         values["layers"] = tuple(Layers(**one) for one in values.get("layers") or ())
         values["notes"] = tuple(values.get("notes") or ())
+        if values.get("unwritten") is not None:
+            values["unwritten"] = tuple(values["unwritten"])
         return cls(**values)
 
 

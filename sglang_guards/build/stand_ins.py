@@ -18,6 +18,8 @@ from importlib.machinery import ModuleSpec
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, NoReturn
 
+from sglang_guards.build import scalar_types
+
 #: Import names of packages whose code is kernels or transport. A real one would probe for a GPU when imported, so a
 #: stand-in comes first even where the package is installed: the answer is the same on every machine.
 KERNEL_PACKAGES: tuple[str, ...] = (
@@ -48,6 +50,8 @@ KERNEL_PACKAGES: tuple[str, ...] = (
 #: Packages that other libraries ask for too: the real one wins where it is installed.
 IF_ABSENT: tuple[str, ...] = ("cuda",)
 
+#: Functions with an answer, by dotted name: also below what `from package import module` gave as a value.
+_known: dict[str, Any] = {}
 #: Every question that a stand-in could not answer, since `forget`.
 asked: list[str] = []
 
@@ -156,7 +160,8 @@ class StandIn(metaclass=StandInType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
-        made = value_of(f"{_name(self)}.{name}")
+        full = f"{_name(self)}.{name}"
+        made = _answering(_known[full]) if full in _known else value_of(full)
         self.__dict__[name] = made
         return made
 
@@ -226,12 +231,14 @@ class AbsentModule(ModuleType):
         full = f"{self.__name__}.{name}"
         if name == "__version__":
             return _version(self.__name__.partition(".")[0])
+        if self.__name__ == scalar_types.MODULE and name in scalar_types.VALUES:
+            return scalar_types.VALUES[name]
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
-        known = _finder_of(self).known.get(full)
+        known = _finder_of(self).known
         made = (
-            _answering(known)
-            if known is not None
+            _answering(known[full])
+            if full in known
             else class_of(full)
             if name[:1].isupper() and not name.isupper()
             else value_of(full)
@@ -306,6 +313,7 @@ def install(
 ) -> tuple[Finder, Finder]:
     """Put stand-ins before the installed packages, and for `if_absent` behind them. For a process of its own."""
     first, last = Finder(packages, known), Finder(if_absent, known)
+    _known.update(known or {})
     for name in [n for n in sys.modules if n.partition(".")[0] in first.packages]:
         if not isinstance(sys.modules[name], AbsentModule):
             del sys.modules[name]
@@ -315,8 +323,12 @@ def install(
 
 
 def known_values(units: int) -> dict[str, Any]:
-    """What a simulated GPU can answer for a kernel package: the number of its SMs or CUs."""
-    return {"deep_gemm.get_num_sms": units}
+    """What can be answered for a kernel package: the number of the simulated GPU's SMs or CUs, and functions that
+    SGLang keeps in a set of its own while it is imported (0.5.22 and later, on SM120)."""
+    return {
+        "deep_gemm.get_num_sms": units,
+        "flashinfer.gemm.gemm_base._cute_dsl_gemm_mxfp8_runner": None,
+    }
 
 
 @contextmanager

@@ -17,6 +17,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from sglang_guards import redact
@@ -32,7 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.stdout is None:  # closed by the caller
         return _unwritable("it is closed")
     _never_fail_on_a_letter()
-    _end_in_order()
+    if argv is None:
+        _end_in_order()
     try:
         code = _run(words)
         sys.stdout.flush()
@@ -52,7 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = f"internal error at {place}: {type(error).__name__}: {error}"
         return _trouble(message, "this is a fault of sglang-guards; report it with the command", words)
     finally:
-        _clean_up()
+        if argv is None:  # a caller in this process may check again, with the same worker
+            _clean_up()
 
 
 def _end_in_order() -> None:
@@ -144,6 +147,8 @@ def _run(words: list[str]) -> int:
         raise CouldNotCheck(f"sglang-guards {args.what} takes no launch command", f"did you mean: {EXAMPLE}")
     if args.what == "rules":
         return _rules(args.format)
+    if args.what == "headers":
+        return _headers(args.folder)
     if args.what == "explain":
         return _explain(args.id)
     if args.what == "diff":
@@ -171,6 +176,19 @@ def _legacy_hook(action: str) -> int:
         raise CouldNotCheck(
             f"{legacy.pth_path()} could not be changed: {error}", "run it as the owner"
         ) from error
+    return 0
+
+
+def _headers(folder: str) -> int:
+    from sglang_guards.build import headers
+
+    try:
+        tensors = headers.of_folder(Path(folder).expanduser())
+    except headers.BadHeaders as error:
+        raise CouldNotCheck(str(error), "give the folder of a complete checkpoint") from None
+    if not tensors:
+        raise CouldNotCheck(f"{folder} holds no safetensors", "give the folder of the checkpoint")
+    print(headers.to_json(tensors))
     return 0
 
 

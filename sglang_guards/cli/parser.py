@@ -47,6 +47,8 @@ def parser() -> argparse.ArgumentParser:
     rules.add_argument("--format", choices=("text", "json"), default="text")
     explain = add("explain", "show a rule's page")
     explain.add_argument("id", metavar="ID", help="id or name of a rule, such as FMS101")
+    headers = add("headers", "print a checkpoint's tensor names and shapes, for headers.json")
+    headers.add_argument("folder", metavar="FOLDER", help="the checkpoint's folder with its safetensors")
     doctor = add("doctor", "prove that the start-up hook fires here")
     doctor.add_argument("--format", choices=("text", "json"), default="text")
     legacy = add("legacy-hook", "start-up hook for SGLang 0.5.10, which loads no plugins")

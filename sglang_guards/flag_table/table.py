@@ -20,6 +20,7 @@ from sglang_guards.flag_table.scheduling import (
     prefill_graph,
     triton_fp32,
 )
+from sglang_guards.flag_table.serving import SERVING, side_effects
 from sglang_guards.flag_table.source_lines import deciding, declared, model_line, runner_line, short
 from sglang_guards.judge import judge
 from sglang_guards.launch.facts import Fact, Launch, MissingFact
@@ -49,7 +50,7 @@ def verdicts(launch: Launch) -> tuple[FlagVerdict, ...]:
             found = FlagVerdict(name, "–", "unknown", f"could not be told: {type(error).__name__}: {error}")
         if found is not None:
             made.append(found)
-    return tuple(made)
+    return side_effects(launch, made)
 
 
 def _supposed(launch: Launch, args: Mapping[str, object], family: str) -> list[Finding]:
@@ -173,11 +174,12 @@ def _runner(launch: Launch, field: str, which: str, model: str) -> FlagVerdict |
     runner = launch.get(f"{which}.runner")
     where = runner_line(launch, launch.get(f"{model}.quant_kind"))
     reason = str(launch.get(f"{which}.runner_why") or "").strip()
+    dispatched = runner is not None and runner == launch.get("args.moe_a2a_backend")
     why = f"its experts run on {runner}: {reason}" if runner else "which runner its experts get is not known"
+    why = f"{value}; {runner} dispatches the tokens" if dispatched else why
     if given(launch, field):
         if not resolved(launch, field):
-            effect = "active" if runner in (None, value) or value == "auto" else "ignored"
-            return row(launch, field, effect, why, where)
+            return row(launch, field, _as_typed(launch, which, value, runner), why, where)
         return row(
             launch, field, "overridden", f"SGLang made it {value}; {why}", deciding(launch, "runner_backend")
         )
@@ -187,6 +189,17 @@ def _runner(launch: Launch, field: str, which: str, model: str) -> FlagVerdict |
         )
     topic = deciding(launch, "draft_runner_backend") if which == "draft" else where
     return row(launch, field, "auto-enabled", f"{value}; {why}", topic or where)
+
+
+def _as_typed(launch: Launch, which: str, value: str, runner: object) -> str:
+    """Whether a runner that was typed is the one that runs. An all-to-all backend is no runner: it only dispatches."""
+    own = launch.get("args.speculative_moe_a2a_backend") if which == "draft" else None
+    dispatcher = own or launch.get("args.moe_a2a_backend")
+    if runner is None:
+        return "unknown"
+    if value in (runner, "auto") or (dispatcher not in (None, "none") and runner == dispatcher):
+        return "active"
+    return "ignored"
 
 
 def shared_experts(launch: Launch) -> FlagVerdict | None:
@@ -209,6 +222,10 @@ def shared_experts(launch: Launch) -> FlagVerdict | None:
         backend = launch.get("args.moe_runner_backend")
         why = f"SGLang set it: {backend} and some backends run shared experts apart"
         return row(launch, field, "auto-enabled", why, deciding(launch, "shared_experts"))
+    built = launch.get("build.target.fused_shared_experts")
+    if built is not None:
+        why = f"{built} fused with the routed ones" if built else "SGLang's construction does not fuse them"
+        return row(launch, field, "off", why, model_line(launch) or deciding(launch, "shared_experts"))
     why = "whether they are fused is decided while the model is built"
     return row(launch, field, "off", why, model_line(launch) or deciding(launch, "shared_experts"))
 
@@ -258,11 +275,13 @@ def a2a(launch: Launch) -> FlagVerdict | None:
     value, where = launch[f"args.{field}"], deciding(launch, "a2a")
     if value in (None, "none"):
         effect = "overridden" if given(launch, field) and resolved(launch, field) else "off"
-        return row(launch, field, effect, "tokens are gathered and reduced; the Triton runner can act", where)
+        runner = launch.get("target.runner")
+        runs = f"; the experts run on {runner}" if runner and launch.get("model.is_moe") else ""
+        return row(launch, field, effect, f"tokens are gathered and reduced{runs}", where)
     if not launch["model.is_moe"]:
         return row(launch, field, "ignored", "the model has no experts", where)
     effect = "active" if given(launch, field) else "auto-enabled"
-    why = f"{value} dispatches tokens over EP {launch['args.ep_size']}, in a layout that the Triton runner cannot take"
+    why = f"{value} dispatches tokens over EP {launch['args.ep_size']}"
     return row(launch, field, effect, why, where)
 
 
@@ -313,4 +332,5 @@ _ROWS: Mapping[str, Callable[[Launch], FlagVerdict | None]] = {
     flag("disable_piecewise_cuda_graph"): prefill_graph,
     flag("triton_attention_reduce_in_fp32"): triton_fp32,
     flag("enable_deterministic_inference"): deterministic,
+    **SERVING,
 }

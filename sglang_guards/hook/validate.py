@@ -66,6 +66,12 @@ def inspect(server_args: Any, settings: Settings) -> Report:
     problems: list[str] = []
     typed = typed_flags(sys.argv, sglang_compat.fields(server_args))
     facts = collect(view, raw=server_args, typed=typed, problems=problems)
+    if settings.build:
+        from sglang_guards.hook import build_check
+
+        built, notes = build_check.facts(tuple(sys.argv))
+        facts |= built
+        problems += notes
     for model in ("model", "draft_model"):
         architecture = facts.get(f"{model}.architecture")
         owner = sglang_compat.foreign_model_class(str(architecture.value)) if architecture else None

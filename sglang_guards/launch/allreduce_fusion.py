@@ -7,7 +7,6 @@ import re
 from packaging.version import InvalidVersion, Version
 
 from sglang_guards.launch.facts import Launch, MissingFact
-from sglang_guards.report.model import Fix
 from sglang_guards.source.models import fusion_contract
 from sglang_guards.source.models.contract import Contract
 from sglang_guards.source.probes.allreduce_fusion_backend import Backend, resolve_backend
@@ -38,15 +37,6 @@ def is_on(launch: Launch) -> bool:
 def is_explicit(launch: Launch) -> bool:
     """Whether the operator asked for it."""
     return launch.given(BACKEND) or launch.given(SWITCH)
-
-
-def flags(launch: Launch, *fields: str) -> tuple[str, ...]:
-    """Fusion as typed, or as SGLang set it, followed by other flags."""
-    if is_explicit(launch):
-        own = launch.flag(SWITCH if launch.given(SWITCH) and not launch.given(BACKEND) else BACKEND)
-    else:
-        own = f"{launch.flag(field(launch))} (set by SGLang)"
-    return (own, *(launch.flag(name) for name in fields))
 
 
 def dp_attention(launch: Launch) -> bool:
@@ -99,25 +89,6 @@ def defers(launch: Launch) -> bool:
     if found.defers is None:
         raise MissingFact("fusion.contract")
     return found.defers
-
-
-def off(launch: Launch) -> Fix:
-    """Switch fusion off: remove the flag, or forbid what SGLang does by itself."""
-    if is_explicit(launch):
-        name = SWITCH if launch.given(SWITCH) and not launch.given(BACKEND) else BACKEND
-        return Fix(f"remove {launch.flag(name)}", {name: None})
-    if f"args.{ENFORCE_OFF}" in launch.facts:
-        return Fix("add --enforce-disable-flashinfer-allreduce-fusion", {ENFORCE_OFF: True})
-    return Fix("upgrade SGLang: 0.5.9 has no flag that switches its automatic fusion off", {}, "display")
-
-
-def forbid(launch: Launch) -> Fix:
-    """Switch fusion off for good: removing the flag is not enough where SGLang would switch it on by itself."""
-    if f"args.{ENFORCE_OFF}" not in launch.facts or not is_explicit(launch):
-        return off(launch)
-    name = SWITCH if launch.given(SWITCH) and not launch.given(BACKEND) else BACKEND
-    text = f"replace {launch.flag(name)} by --enforce-disable-flashinfer-allreduce-fusion"
-    return Fix(text, {name: None, ENFORCE_OFF: True})
 
 
 def is_h20(name: str) -> bool:

@@ -5,10 +5,11 @@ A profile that `sglang-guards bench` made on this machine comes first, then the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sglang_guards.launch.facts import Launch, MissingFact
-from sglang_guards.launch.profile import load_profile, shipped_results
+from sglang_guards.launch.profile import DECODE, PREFILL, Profile, load_profile, mean_gain, shipped_results
 from sglang_guards.source.fingerprint import fingerprint as fingerprint_of
 
 
@@ -20,6 +21,46 @@ class Told:
     slower: bool = True
 
 
+#: Smallest gain in prefill that is worth a word.
+WORTH = 1.03
+
+
+@dataclass(frozen=True)
+class Faster:
+    """A runner that is faster in prefill than Triton without the fused sum, and one clause that says where."""
+
+    runner: str
+    text: str
+
+
+def faster_runner(launch: Launch) -> Faster | None:
+    """What is known to be faster in prefill for this shape: from a profile of this machine, else from the results that
+    ship with the package for exactly this GPU and release; None where neither has it."""
+    keys = shape_keys(launch)
+    profile = _profile(launch, keys)
+    if profile is not None:
+        where = f"measured for this shape on this machine's {profile.device} ({profile.measured})"
+        return _fastest(profile.runners, where)
+    results = shipped_results()
+    device = str(results["device"])
+    if launch.source is None or device.lower() != str(launch.get("gpu.name") or "").lower():
+        return None
+    release = results["runners"].get(launch.source.version, {})
+    runners: Mapping[str, Mapping[str, float]] = next((release[key] for key in keys if key in release), {})
+    measured = {name: {int(n): float(v) for n, v in by.items()} for name, by in runners.items()}
+    return _fastest(measured, f"measured for this shape on one {device} with SGLang {launch.source.version}")
+
+
+def _fastest(runners: Mapping[str, Mapping[int, float]], where: str) -> Faster | None:
+    gains = {name: gain for name, by in runners.items() if (gain := mean_gain(by, PREFILL)) is not None}
+    name = max(gains, key=lambda runner: gains[runner], default=None)
+    if name is None or gains[name] < WORTH:
+        return None
+    text = f"{where}: {name} runs the expert layers ×{gains[name]:.2f} as fast as triton at prefill sizes"
+    decode = mean_gain(runners[name], DECODE)
+    return Faster(name, text if decode is None else f"{text}, ×{decode:.2f} at decode sizes")
+
+
 def shape_key(launch: Launch, *, with_shared: bool = False) -> str:
     """One rank's shape: experts, intermediate size per rank, hidden size, top-k and weights' kind.
 
@@ -27,7 +68,9 @@ def shape_key(launch: Launch, *, with_shared: bool = False) -> str:
     MissingFact when a size is not known.
     """
     tp, ep = int(launch["args.tp_size"]), max(1, int(launch["args.ep_size"]))
-    width = int(launch["model.moe_intermediate_size"]) // max(1, tp // ep)
+    width = int(launch["model.moe_intermediate_size"]) // max(
+        1, tp // ep // int(launch.get("args.moe_dp_size") or 1)
+    )
     kind = "fp8" if "fp8" in str(launch["model.quant_kind"]) else "bf16"
     shared = int(launch["model.num_shared_experts"]) if with_shared else 0
     experts, top_k = int(launch["model.num_experts"]) // ep + shared, int(launch["target.top_k"]) + shared
@@ -57,10 +100,7 @@ def told(launch: Launch) -> Told:
 
 def _own(launch: Launch, keys: tuple[str, ...]) -> Told | None:
     device = str(launch.get("gpu.name") or "")
-    if not keys or not device or launch.source is None:
-        return None
-    fingerprint = fingerprint_of(launch.source)
-    profile = next(filter(None, (load_profile(device, fingerprint, key) for key in keys)), None)
+    profile = _profile(launch, keys)
     if profile is None:
         return None
     tokens, ratio = profile.worst
@@ -68,6 +108,15 @@ def _own(launch: Launch, keys: tuple[str, ...]) -> Told | None:
     text = f"measured for this shape on this machine's {device} ({profile.measured}): "
     text += f"{ratio:.2f} of the default's speed at {tokens} tokens, {best:.2f} at best"
     return Told(text, slower=ratio < 1)
+
+
+def _profile(launch: Launch, keys: tuple[str, ...]) -> Profile | None:
+    """The profile of this launch's GPU, installed source and shape."""
+    device = str(launch.get("gpu.name") or "")
+    if not keys or not device or launch.source is None:
+        return None
+    fingerprint = fingerprint_of(launch.source)
+    return next(filter(None, (load_profile(device, fingerprint, key) for key in keys)), None)
 
 
 def _shipped(launch: Launch, keys: tuple[str, ...]) -> Told:

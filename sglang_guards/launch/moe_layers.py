@@ -84,6 +84,16 @@ class _Layers:
         return True, f"{self.get('num_experts')} experts"
 
     def runner(self) -> Runner:
+        """What SGLang itself built outranks what the tables reckon."""
+        which = "draft" if self.draft else "target"
+        built = self.launch.get(f"build.{which}.runner")
+        reckoned = self._reckoned()
+        if not built or built == reckoned.name:
+            return reckoned
+        method = self.launch.get(f"build.{which}.method") or "its method"
+        return Runner(str(built), f"SGLang builds its experts so ({method})", reckoned.weight_only)
+
+    def _reckoned(self) -> Runner:
         query = Query(
             backend=str(self.backend() or "auto"),
             kind=self.kind(),
@@ -156,7 +166,7 @@ class _Layers:
         size, tp, ep = self.get("moe_intermediate_size"), self.arg("tp_size"), self.arg("ep_size")
         if not (isinstance(size, int) and isinstance(tp, int) and isinstance(ep, int)) or tp < 1 or ep < 1:
             return None
-        return size // max(1, tp // ep)
+        return size // max(1, tp // ep // int(self.arg("moe_dp_size") or 1))
 
     def top_k(self) -> tuple[int | None, str]:
         routed = self.get("top_k")

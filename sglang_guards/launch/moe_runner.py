@@ -57,7 +57,7 @@ _OWN_KERNEL = {
     "expert_pack": "expert_pack",
     "ct_w4a8": "ct_w4a8",
 }
-_FP4 = frozenset({"modelopt_fp4", "ct_nvfp4", "nvfp4", "nvfp4_online"})
+NVFP4_KINDS = frozenset({"modelopt_fp4", "ct_nvfp4", "nvfp4", "nvfp4_online"})
 _MARLIN = frozenset({"gptq_marlin", "awq_marlin", "gptq", "awq", "auto_round"})
 _TRTLLM = frozenset({"flashinfer_trtllm", "flashinfer_trtllm_routed"})
 _NO_TRITON_DEVICE = frozenset({"cpu", "npu", "mps"})
@@ -96,7 +96,7 @@ def _by_kind(query: Query, ask: Ask) -> Runner:
         return Runner("marlin", f"{kind} experts run on Marlin", weight_only=True)
     if kind in _OWN_KERNEL:
         return Runner(_OWN_KERNEL[kind], f"{kind} experts have their own kernel")
-    if kind in _FP4:
+    if kind in NVFP4_KINDS:
         return _fp4(query)
     if kind in _TABLE:
         return _TABLE[kind](query, ask)

@@ -1,9 +1,12 @@
-"""Profiles: what the fused sum costs or gains on one device with one SGLang source, one JSON file per shape.
+"""Profiles: what the fused sum and SGLang's other runners cost or gain on one device with one SGLang source.
 
-    {"schema": 1, "device": "NVIDIA H200", "sm": 90, "sglang": "0.5.15", "fingerprint": "0123456789ab",
-     "shape": "E128-N384-H4096-K8-fp8", "measured": "2026-11-29", "ratios": {"64": 0.95, …}, "relaxed": {"64": 1.02, …}}
+One JSON file per shape:
 
-A ratio is time without the flag over time with it: below 1 the flag is slower.
+    {"schema": 2, "device": "NVIDIA H200", "sm": 90, "sglang": "0.5.15", "fingerprint": "0123456789ab",
+     "shape": "E128-N384-H4096-K8-fp8", "measured": "2026-11-29", "ratios": {"64": 0.95, …}, "relaxed": {"64": 1.02, …},
+     "default_us": {"64": 190.1, …}, "runners": {"cutlass": {"64": 0.9, …}}, "reasons": {"deep_gemm": "why not"}}
+
+A ratio is the time of the default (Triton, without the flag) over the time of the other: below 1 the other is slower.
 """
 
 from __future__ import annotations
@@ -15,10 +18,21 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import resources
+from math import prod
 from pathlib import Path
 from typing import Any
 
-SCHEMA = 1
+SCHEMA = 2
+#: Token counts of a decode step and of a prefill chunk, from and to.
+DECODE, PREFILL = (1, 64), (1024, 1 << 30)
+#: How the arms of the Triton runner are called in `Profile.best`.
+DEFAULT, FUSED, HOTFIX = "triton", "triton, fused sum", "triton, fused sum with the hotfix"
+
+
+def mean_gain(ratios: Mapping[int, float], phase: tuple[int, int]) -> float | None:
+    """Geometric mean of the ratios at the token counts of a phase; None without any."""
+    values = [ratio for count, ratio in ratios.items() if phase[0] <= count <= phase[1]]
+    return prod(values) ** (1 / len(values)) if values else None
 
 
 @dataclass(frozen=True)
@@ -33,6 +47,9 @@ class Profile:
     measured: str
     ratios: Mapping[int, float]
     relaxed: Mapping[int, float] = field(default_factory=dict)
+    default_us: Mapping[int, float] = field(default_factory=dict)
+    runners: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
     schema: int = SCHEMA
 
     def at(self, tokens: int) -> float | None:
@@ -46,6 +63,27 @@ class Profile:
     def worst(self) -> tuple[int, float]:
         """(tokens, ratio) where the flag loses most or gains least."""
         return min(self.ratios.items(), key=lambda item: item[1])
+
+    def arms(self) -> dict[str, Mapping[int, float]]:
+        """Every arm's ratio by token count; the default's is 1."""
+        made: dict[str, Mapping[int, float]] = {DEFAULT: dict.fromkeys(self.ratios, 1.0), FUSED: self.ratios}
+        if self.relaxed:
+            made[HOTFIX] = self.relaxed
+        return made | dict(self.runners)
+
+    def best(self, phase: tuple[int, int]) -> tuple[str, float] | None:
+        """The fastest arm over the measured token counts of a phase and its gain over the default (geometric mean);
+        None where none were measured. An arm that lacks one of the counts does not compete."""
+        counts = [count for count in self.ratios if phase[0] <= count <= phase[1]]
+        if not counts:
+            return None
+        means = {
+            name: gain
+            for name, ratios in self.arms().items()
+            if all(count in ratios for count in counts) and (gain := mean_gain(ratios, phase)) is not None
+        }
+        name = max(means, key=lambda arm: means[arm])
+        return name, means[name]
 
 
 def cache_folder(env: Mapping[str, str] | None = None) -> Path:
@@ -82,6 +120,10 @@ def load_profile(device: str, fingerprint: str, shape: str, folder: Path | None 
     return profile if same and profile.ratios else None
 
 
+def _by_tokens(raw: Mapping[str, Any]) -> dict[int, float]:
+    return {int(count): float(value) for count, value in raw.items()}
+
+
 def _parse(raw: Mapping[str, Any]) -> Profile:
     if raw["schema"] != SCHEMA:
         raise ValueError("another schema")
@@ -92,8 +134,11 @@ def _parse(raw: Mapping[str, Any]) -> Profile:
         fingerprint=str(raw["fingerprint"]),
         shape=str(raw["shape"]),
         measured=str(raw["measured"]),
-        ratios={int(k): float(v) for k, v in raw["ratios"].items()},
-        relaxed={int(k): float(v) for k, v in raw.get("relaxed", {}).items()},
+        ratios=_by_tokens(raw["ratios"]),
+        relaxed=_by_tokens(raw.get("relaxed", {})),
+        default_us=_by_tokens(raw.get("default_us", {})),
+        runners={str(name): _by_tokens(ratios) for name, ratios in raw.get("runners", {}).items()},
+        reasons={str(name): str(why) for name, why in raw.get("reasons", {}).items()},
     )
 
 

@@ -9,7 +9,8 @@ from pathlib import PurePath
 
 from sglang_guards import shell_expand
 from sglang_guards.errors import CouldNotCheck
-from sglang_guards.preflight.wrappers import FORMS, Reader, first_words, is_python, look_through
+from sglang_guards.preflight.reader import FORMS, Reader
+from sglang_guards.preflight.wrappers import first_words, is_python, look_through
 from sglang_guards.shell import ShellError
 
 _OPERATORS = frozenset({"&&", "||", "|", ";", "&", ">", ">>", "2>", "2>&1", "<"})

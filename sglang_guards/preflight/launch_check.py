@@ -12,15 +12,16 @@ from typing import Any
 
 from sglang_guards import redact, settings, source
 from sglang_guards.build.facts import facts as build_facts
-from sglang_guards.build.model import NOT_BUILT, BuildResult
+from sglang_guards.build.model import BUILT, NOT_BUILT, BuildResult
 from sglang_guards.errors import CouldNotCheck, NotAccepted
 from sglang_guards.flag_table import table as landscape
 from sglang_guards.judge import judge
 from sglang_guards.launch import gpus, model_files
 from sglang_guards.launch.facts import Fact, Launch
+from sglang_guards.preflight import build_fixes, model_types, options, releases, surroundings, worker_client
 from sglang_guards.preflight import command_line as command
 from sglang_guards.preflight import launch_file as files
-from sglang_guards.preflight import options, releases, surroundings, worker_client
+from sglang_guards.preflight.what_a_flag_changes import changes, typed_values
 from sglang_guards.report.model import FlagVerdict, Report, Severity
 
 __all__ = ["CouldNotCheck", "check"]
@@ -78,7 +79,7 @@ def check(
         *cmd.notes,
         *gone,
     ]
-    result = _judged(target, cmd, {})
+    result = _with_build_fix(target, _judged(target, cmd, {}, also_without=True))
     rows, notes = _verdicts(result.launch)
     corrected, in_file = _corrected(target, result)
     report = replace(
@@ -148,7 +149,8 @@ def _installed() -> source.Source:
     return found
 
 
-def _judged(target: _Target, cmd: command.Command, edits: Mapping[str, Any]) -> _Result:
+def _asked(target: _Target, cmd: command.Command, edits: Mapping[str, Any], *, build: bool) -> dict[str, Any]:
+    """What the worker answers about a command, with some args changed."""
     env = cmd.environment(dict(target.base))
     with tempfile.TemporaryDirectory(prefix="sglang-guards-") as scratch:
         request = {
@@ -160,10 +162,37 @@ def _judged(target: _Target, cmd: command.Command, edits: Mapping[str, Any]) -> 
             "model_config": None if target.model_config is None else str(target.model_config),
             "edits": dict(edits),
             "scratch": scratch,
-            "timeout_s": worker_client.RESOLVE_S + (worker_client.BUILD_S if target.build else 0.0),
-            "build_s": worker_client.BUILD_S if target.build else 0.0,
+            "timeout_s": worker_client.RESOLVE_S + (worker_client.BUILD_S if build else 0.0),
+            "build_s": worker_client.BUILD_S if build else 0.0,
         }
-        answer = worker_client.ask(request, env)
+        return worker_client.ask(request, env)
+
+
+def _without_each(
+    target: _Target, cmd: command.Command, facts: Mapping[str, Fact], given: Mapping[str, Any]
+) -> dict[str, Fact]:
+    """What each typed flag changes beside itself: facts ``without.<flag>``."""
+
+    def without(name: str) -> dict[str, Any] | None:
+        answer = _asked(target, cmd, {name: None}, build=False)
+        if answer["kind"] != "facts":
+            return None
+        return _args({key: Fact(*row) for key, row in answer["facts"].items()})
+
+    return changes(given, _args(facts), without)
+
+
+def _args(facts: Mapping[str, Fact]) -> dict[str, Any]:
+    return {
+        name.removeprefix("args."): fact.value for name, fact in facts.items() if name.startswith("args.")
+    }
+
+
+def _judged(
+    target: _Target, cmd: command.Command, edits: Mapping[str, Any], *, also_without: bool = False
+) -> _Result:
+    env = cmd.environment(dict(target.base))
+    answer = _asked(target, cmd, edits, build=target.build)
     table = options.from_json(answer.get("table") or ())
     merged = tuple(answer.get("merged") or ())
     kind = answer["kind"]
@@ -179,6 +208,9 @@ def _judged(target: _Target, cmd: command.Command, edits: Mapping[str, Any]) -> 
         facts |= {
             f"refusal.{key}": Fact(str(answer.get(key) or ""), "resolved") for key in ("message", "where")
         }
+    elif also_without:
+        facts |= _without_each(target, cmd, facts, given)
+    facts |= typed_values(given)
     build = answer.get("build")
     if build is not None:
         facts |= build_facts(BuildResult.from_dict(build))
@@ -192,9 +224,7 @@ def _judged(target: _Target, cmd: command.Command, edits: Mapping[str, Any]) -> 
         report = replace(report, facts=_as_typed(given, target.gpu))
     notes = (*report.notes, *answer.get("problems", ()), *_notes(answer, cmd))
     report = replace(report, notes=notes, build=build)
-    values = given | {
-        name.removeprefix("args."): fact.value for name, fact in facts.items() if name.startswith("args.")
-    }
+    values = given | _args(facts)
     return _Result(report, launch, table, merged, frozenset(answer.get("from_config") or ()), values)
 
 
@@ -255,6 +285,8 @@ def _could_not(
         return CouldNotCheck(f"--config cannot be used: {message}", "correct the YAML file")
     if kind == "model":
         return CouldNotCheck(message, str(answer.get("hint", "")))
+    if answer.get("model_type"):
+        return model_types.could_not(str(answer["model_type"]), message, installed)
     if kind == "timeout":
         return CouldNotCheck(message, "run the check again; report it if it stays so")
     return CouldNotCheck(
@@ -292,6 +324,27 @@ def _in_file(name: str, value: Any) -> str:
     key = name.replace("_", "-")
     what = f"remove {key} from" if value in (None, False) else f"set {key} to {value} in"
     return f"the corrected command needs a change of the --config file too: {what} it"
+
+
+def _with_build_fix(target: _Target, result: _Result) -> _Result:
+    """A change for what SGLang's constructors refuse, where one of the known ones makes them accept the launch."""
+    errors = result.report.errors
+    broken = [f for f in errors if f.id.startswith("BLD") and f.fix is None]
+    if not broken or any(f.fix is not None and f.fix.set for f in errors):
+        return result
+    for fix in build_fixes.candidates(result.launch, broken[0].id):
+        args, unsettable = options.edit(target.command.args, dict(fix.set), result.table)
+        if unsettable:
+            continue
+        try:
+            again = _judged(target, target.command.with_args(args), {})
+        except CouldNotCheck:
+            continue
+        if again.report.errors or (again.report.build or {}).get("status") != BUILT:
+            continue
+        findings = tuple(replace(f, fix=fix) if f is broken[0] else f for f in result.report.findings)
+        return replace(result, report=replace(result.report, findings=findings))
+    return result
 
 
 def _corrected(target: _Target, first: _Result) -> tuple[tuple[str, ...] | None, dict[str, Any]]:

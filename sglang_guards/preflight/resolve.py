@@ -17,26 +17,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sglang_guards import sglang_compat
-from sglang_guards.build import construct, stand_ins
+from sglang_guards.build import construct, headers, stand_ins
+from sglang_guards.build.model import BuildResult
 from sglang_guards.errors import CouldNotCheck
 from sglang_guards.launch import collect, model_files
 from sglang_guards.launch.environment import env_bool
 from sglang_guards.launch.facts import Fact
 from sglang_guards.launch.gpus import Gpu
-from sglang_guards.preflight import options, simulated_gpu
+from sglang_guards.preflight import options, plain_config, refusals, simulated_gpu, target_machine
 from sglang_guards.source import find
-
-#: What SGLang raises when it means no. Everything else is more likely a gap in the simulation.
-_REFUSALS = (ValueError, AssertionError, NotImplementedError, RuntimeError)
-#: RuntimeErrors of torch that say that there is no real GPU here.
-_NO_GPU = (
-    "nvidia driver",
-    "not compiled with cuda",
-    "no cuda gpus",
-    "cuda error",
-    "hip error",
-    "torch not compiled",
-)
 
 
 class _Usage(Exception):
@@ -55,6 +44,11 @@ class _Parsed:
     #: Temporary folder -> the model path that the operator gave.
     stands_for: dict[str, str] = field(default_factory=dict)
     draft_unknown: bool = False
+    #: Model types that are judged from the JSON alone.
+    plain_types: list[str] = field(default_factory=list)
+    #: The folder of the target's checkpoint, where it is on this machine.
+    checkpoint: Path | None = None
+    problems: list[str] = field(default_factory=list)
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,13 +58,13 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     parsed = _Parsed(request)
     try:
         args = _serve_args(request["args"]) if request["serve"] else list(request["args"])
-        result = _resolve(args, parsed)
+        result = _resolve_any_type(args, parsed)
     except CouldNotCheck as error:
         result = {"kind": "model", "message": error.message, "hint": error.hint}
     except _Usage as error:
         result = {"kind": "usage", "message": str(error)}
     except ImportError as error:
-        result = _trouble(error)
+        result = _trouble(error) | _of_plain_types(parsed)
     except stand_ins.CannotTell as error:
         result = {"kind": "trouble", "message": f"SGLang's resolution asks {error}"}
     except (Exception, SystemExit) as error:
@@ -100,6 +94,23 @@ def _serve_args(args: Sequence[str]) -> list[str]:
     return words
 
 
+def _resolve_any_type(args: list[str], parsed: _Parsed) -> dict[str, Any]:
+    """Resolve; once more with a plain config for each model type that transformers turns out not to know."""
+    env = dict(os.environ)
+    while True:
+        try:
+            return _resolve(args, parsed)
+        except Exception as error:
+            unknown = plain_config.unknown_type(error)
+            if unknown is None or unknown in parsed.plain_types:
+                raise
+            plain_config.accept(unknown)
+            parsed.plain_types.append(unknown)
+            parsed.done = False
+            os.environ.clear()
+            os.environ.update(env)
+
+
 def _resolve(args: list[str], parsed: _Parsed) -> dict[str, Any]:
     from sglang.srt.server_args import prepare_server_args
 
@@ -119,7 +130,7 @@ def _resolve(args: list[str], parsed: _Parsed) -> dict[str, Any]:
         if check is not None:
             check()
     view = sglang_compat.view(server_args)
-    problems: list[str] = []
+    problems: list[str] = [plain_config.note(kind) for kind in parsed.plain_types]
     typed = options.typed(parsed.merged, parsed.table)
     facts = collect.collect(
         view,
@@ -142,21 +153,38 @@ def _resolve(args: list[str], parsed: _Parsed) -> dict[str, Any]:
         "build": build,
         "facts": {name: [fact.value, fact.origin, fact.where] for name, fact in facts.items()},
         "typed": typed,
-        "problems": problems,
+        "problems": [*problems, *parsed.problems],
         "draft_unknown": parsed.draft_unknown,
     }
+
+
+def _tensors(parsed: _Parsed) -> headers.Tensors | None:
+    """What the checkpoint's files say of its tensors, where the checkpoint is here."""
+    if parsed.checkpoint is None:
+        return None
+    try:
+        return headers.of_folder(parsed.checkpoint)
+    except headers.BadHeaders as error:
+        parsed.problems.append(f"the checkpoint's tensors could not be read: {error}")
+        return None
 
 
 def _built(server_args: Any, view: Any, parsed: _Parsed) -> dict[str, Any] | None:
     """What SGLang's own constructors say of the launch, or why they could not be asked."""
     if str(view.model_path).lower() in collect.DUMMY_PATHS:
         return None
+    if parsed.plain_types:
+        kind = parsed.plain_types[0]
+        return BuildResult(
+            reason=f"the model type {kind} is known here from its JSON alone, and its class reads more"
+        ).to_dict()
     made = construct.build(
         server_args,
         view,
         gpu=Gpu(**parsed.request["gpu"]),
         seconds=float(parsed.request["build_s"]),
         draft_known=not parsed.draft_unknown,
+        tensors=_tensors(parsed),
     )
     return made.to_dict()
 
@@ -174,8 +202,14 @@ def _parse(
     _say_instead_of_exit(parser)
     namespace: argparse.Namespace = original(parser, list(edited))
     parsed.given = _given(original, parser, list(edited), fields)
+    parsed.stands_for |= target_machine.stand_in_devices(vars(namespace))
+    target_machine.take_for_granted(parsed.given | _devices(namespace), os.environ, edited)
     _prepare_model(namespace, parsed)
     return namespace
+
+
+def _devices(namespace: argparse.Namespace) -> dict[str, Any]:
+    return {k: v for k, v in vars(namespace).items() if k in target_machine.DEVICE_FIELDS and v}
 
 
 def _say_instead_of_exit(parser: argparse.ArgumentParser) -> None:
@@ -217,9 +251,13 @@ def _prepare_model(namespace: argparse.Namespace, parsed: _Parsed) -> None:
     if given:
         file = Path(given)
         folder = file if file.is_dir() else file.parent
+        parsed.checkpoint = folder
         namespace.model_path = _laid_out(model_files.read(file), folder, path, parsed)
     else:
-        namespace.model_path = _readable(path, getattr(namespace, "revision", None), parsed)
+        revision = getattr(namespace, "revision", None)
+        namespace.model_path = _readable(path, revision, parsed)
+        local = Path(path).expanduser()
+        parsed.checkpoint = local if local.is_dir() else _cached(path, revision)
     draft = getattr(namespace, "speculative_draft_model_path", None)
     if draft is None:
         return
@@ -288,24 +326,32 @@ def _failure(error: BaseException, parsed: _Parsed) -> dict[str, Any]:
     message = _reason(error)
     if not parsed.done:
         return {"kind": "config", "message": message}
-    text = str(error).lower()
-    blocked = isinstance(error, RuntimeError) and any(word in text for word in _NO_GPU)
-    if "trust_remote_code" in text or "does not recognize this architecture" in text:
+    if unknown := plain_config.unknown_type(error):
+        return {"kind": "unknown type", "model_type": unknown}
+    if "trust_remote_code" in str(error):
         return {
             "kind": "trouble",
-            "message": "the installed transformers does not know this model type, "
-            "and code that a checkpoint brings is never run",
+            "message": "the checkpoint needs code that it brings, and code of a checkpoint is never run",
         }
-    if isinstance(error, (RecursionError, MemoryError)):  # as likely ours as SGLang's
-        return _trouble(error)
-    if not isinstance(error, _REFUSALS) or blocked or isinstance(error, UnicodeError):
-        return _trouble(error)
+    doubt = refusals.doubt(error)
+    if doubt is not None and not doubt.reason:
+        return _trouble(error) | _of_plain_types(parsed)
+    if doubt is None and parsed.plain_types:
+        return _trouble(error) | _of_plain_types(parsed)
+    if doubt is not None:
+        place = f" ({where})" if (where := _where(error)) else ""
+        return {"kind": "trouble", "message": f"{doubt.reason}: {message}{place}", "hint": doubt.hint}
     if parsed.draft_unknown:
         return {
             "kind": "trouble",
             "message": f"SGLang could not resolve the launch while the draft model is unknown: {message}",
         }
     return {"kind": "refused", "message": message, "where": _where(error)}
+
+
+def _of_plain_types(parsed: _Parsed) -> dict[str, Any]:
+    """For a failure that fields may have caused that the JSON does not have."""
+    return {"model_type": parsed.plain_types[0]} if parsed.plain_types else {}
 
 
 def _trouble(error: BaseException) -> dict[str, Any]:

@@ -214,6 +214,7 @@ def _in_child(request: dict[str, Any], requests_fd: int, tools: str) -> dict[str
     log = tempfile.TemporaryFile()  # noqa: SIM115
     pid = os.fork()
     if pid == 0:
+        os.close(read_fd)  # or a write would wait for ever once the reader is gone
         _child(request, write_fd, log.fileno(), tools)
     os.close(write_fd)
     try:

@@ -8,71 +8,41 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
 from sglang_guards.errors import CouldNotCheck
-from sglang_guards.shell import NAME
-
-FORMS = "python -m sglang.launch_server … or sglang serve …"
-
-
-@dataclass(frozen=True)
-class Wrapper:
-    """A program that runs the command behind its own options: which of them take a word, and words before it."""
-
-    values: frozenset[str] = frozenset()
-    words: int = 0
-    #: ``nice -10``: a number is an option by itself.
-    numbers: bool = False
-
-
-def _wrapper(values: str = "", words: int = 0, numbers: bool = False) -> Wrapper:
-    return Wrapper(frozenset(values.split()), words, numbers)
-
+from sglang_guards.preflight import containers
+from sglang_guards.preflight.reader import FORMS, Reader, Wrapper, wrapper
 
 _PLAIN: Mapping[str, Wrapper] = {
-    "nohup": _wrapper(),
-    "setsid": _wrapper(),
-    "unbuffer": _wrapper(),
-    "exec": _wrapper("-a"),
-    "command": _wrapper(),
-    "time": _wrapper("-f --format -o --output"),
-    "nice": _wrapper("-n --adjustment", numbers=True),
-    "ionice": _wrapper("-c --class -n --classdata"),
-    "chrt": _wrapper("-T -P -D", words=1),
-    "numactl": _wrapper(
+    "nohup": wrapper(),
+    "setsid": wrapper(),
+    "unbuffer": wrapper(),
+    "exec": wrapper("-a"),
+    "command": wrapper(),
+    "time": wrapper("-f --format -o --output"),
+    "nice": wrapper("-n --adjustment", numbers=True),
+    "ionice": wrapper("-c --class -n --classdata"),
+    "chrt": wrapper("-T -P -D", words=1),
+    "numactl": wrapper(
         "-N --cpunodebind -m --membind -i --interleave -C --physcpubind -p --preferred -P --preferred-many "
         "-w --weighted-interleave"
     ),
-    "taskset": _wrapper(words=1),
-    "timeout": _wrapper("-k --kill-after -s --signal", words=1),
-    "stdbuf": _wrapper("-i --input -o --output -e --error"),
-    "doas": _wrapper("-u -C"),
+    "taskset": wrapper(words=1),
+    "timeout": wrapper("-k --kill-after -s --signal", words=1),
+    "stdbuf": wrapper("-i --input -o --output -e --error"),
+    "doas": wrapper("-u -C"),
 }
-_SUDO = _wrapper(
+_SUDO = wrapper(
     "-u --user -g --group -h --host -p --prompt -C --close-from -D --chdir -R --chroot -T -r -t -U"
 )
-_CONDA = _wrapper("-n --name -p --prefix --cwd")
-_UV = _wrapper(
+_CONDA = wrapper("-n --name -p --prefix --cwd")
+_UV = wrapper(
     "-p --python --with --with-editable --with-requirements --extra --group --only-group --no-group --project "
     "--directory --env-file --index --index-url -i --default-index --extra-index-url --find-links -f --package "
     "--config-file --cache-dir --color --no-extra --python-platform --constraint -c"
 )
 _RUN = {"poetry", "pipenv", "pdm", "rye", "pixi"}
-#: Options of ``docker run`` that take no word; all others do.
-_DOCKER_SWITCHES = frozenset(
-    {"--detach", "--interactive", "--tty", "--rm", "--init", "--privileged", "--read-only", "--publish-all"}
-    | {
-        "--quiet",
-        "--no-healthcheck",
-        "--sig-proxy",
-        "--oom-kill-disable",
-        "--disable-content-trust",
-        "--replace",
-    }
-)
-_DOCKER_SHORT = frozenset("ditPq")
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 _REFUSED = {
     "torchrun": "SGLang starts its own workers",
@@ -81,74 +51,6 @@ _REFUSED = {
     "deepspeed": "SGLang starts its own workers",
 }
 _ELSEWHERE = frozenset({"ssh", "ray", "kubectl", "apptainer", "singularity", "sbatch", "enroot"})
-
-
-@dataclass
-class Reader:
-    """The words of a command, how far they are read, and what the ones behind have changed."""
-
-    words: tuple[str, ...]
-    at: int = 0
-    env: dict[str, str] = field(default_factory=dict)
-    unset: list[str] = field(default_factory=list)
-    clear: bool = False
-    #: In a container: what the host sets for SGLang does not reach the launch.
-    contained: bool = False
-    notes: list[str] = field(default_factory=list)
-    #: Where a Python other than this one is started, each as words for a sentence.
-    places: list[str] = field(default_factory=list)
-    #: GPUs that a container is given, as CUDA_VISIBLE_DEVICES would say it; None: all.
-    devices: str | None = None
-    mounts: list[tuple[str, str]] = field(default_factory=list)
-    #: A text for a shell, in place of words.
-    script: str | None = None
-    script_words: tuple[str, ...] = ()
-    cwd: str = ""
-
-    @property
-    def word(self) -> str:
-        return self.words[self.at] if self.at < len(self.words) else ""
-
-    @property
-    def name(self) -> str:
-        return PurePath(self.word).name
-
-    def take(self) -> str:
-        word = self.word
-        self.at += 1
-        return word
-
-    def assignments(self) -> None:
-        while (found := self.word.partition("="))[1] and NAME.fullmatch(found[0]):
-            self.env[found[0]] = found[2]
-            self.at += 1
-
-    def options(self, wrapper: Wrapper) -> dict[str, list[str]]:
-        """Step over a wrapper's options and words; the options by name, a switch with an empty text."""
-        seen: dict[str, list[str]] = {}
-        while self.word.startswith("-") and len(self.word) > 1:
-            word = self.take()
-            if word == "--":
-                break
-            name, sign, value = word.partition("=")
-            if word.startswith("--"):
-                taken = value if sign else self.take() if name in wrapper.values else ""
-                seen.setdefault(name, []).append(taken)
-            elif wrapper.numbers and word[1:].isdigit():
-                continue
-            else:
-                self._short(word, wrapper, seen)
-        self.at += wrapper.words
-        return seen
-
-    def _short(self, word: str, wrapper: Wrapper, seen: dict[str, list[str]]) -> None:
-        """``-E``, ``-oL``, ``-n 5``, ``-it``."""
-        for at in range(1, len(word)):
-            name = f"-{word[at]}"
-            if name in wrapper.values:
-                seen.setdefault(name, []).append(word[at + 1 :] or self.take())
-                return
-            seen.setdefault(name, []).append("")
 
 
 def look_through(reader: Reader) -> None:
@@ -294,91 +196,6 @@ def _shell(reader: Reader) -> None:
     reader.script_words = reader.words[reader.at :]
 
 
-def _docker(reader: Reader) -> None:
-    program = PurePath(reader.words[reader.at - 1]).name
-    if reader.word == "container":
-        reader.take()
-    what = reader.take()
-    if what not in ("run", "exec"):
-        raise CouldNotCheck(
-            f"the command starts with '{program} {what}', which holds no launch",
-            "give the compose file: sglang-guards check --launch-file FILE"
-            if what in ("compose", "stack")
-            else f"give {program} run IMAGE …, or the part from {FORMS} on",
-        )
-    inherited = dict(reader.env)
-    reader.env.clear()
-    reader.contained = True
-    entry = _docker_options(reader, inherited)
-    image = reader.take()
-    if not image:
-        raise CouldNotCheck(f"'{program} {what}' names no image", f"give {program} run IMAGE …")
-    kind = "image" if what == "run" else "container"
-    reader.places.append(f"that of the {kind} {image}")
-    if entry is not None:
-        reader.words = (*reader.words[: reader.at], entry, *reader.words[reader.at :])
-    if not reader.word or reader.word.startswith("-"):
-        raise CouldNotCheck(
-            f"what the image {image} runs is decided by its own entry point", f"give {FORMS} behind the image"
-        )
-
-
-def _docker_options(reader: Reader, host: Mapping[str, str]) -> str | None:
-    """The options of ``docker run``; the entry point, where one is named."""
-    entry = None
-    while reader.word.startswith("-") and len(reader.word) > 1:
-        word = reader.take()
-        name, sign, value = word.partition("=")
-        if not word.startswith("--"):
-            letters = word[1:]
-            while letters and letters[0] in _DOCKER_SHORT:
-                letters = letters[1:]
-            if not letters:
-                continue
-            name, value = f"-{letters[0]}", letters[1:].removeprefix("=") or reader.take()
-        elif not sign:
-            value = "" if name in _DOCKER_SWITCHES else reader.take()
-        if name in ("-e", "--env"):
-            key, has, text = value.partition("=")
-            reader.env |= {key: text} if has else {key: host[key]} if key in host else {}
-        elif name == "--env-file":
-            _env_file(reader, value)
-        elif name == "--gpus":
-            reader.devices = _gpus(value)
-        elif name in ("-v", "--volume"):
-            outside, _, inside = value.partition(":")
-            reader.mounts.append((inside.partition(":")[0], outside))
-        elif name == "--mount":
-            keys = dict(part.partition("=")[::2] for part in value.split(","))
-            target = keys.get("target") or keys.get("dst") or keys.get("destination") or ""
-            reader.mounts.append((target, keys.get("source") or keys.get("src") or ""))
-        elif name == "--entrypoint":
-            entry = value
-    return entry
-
-
-def _gpus(value: str) -> str | None:
-    """``--gpus`` as CUDA_VISIBLE_DEVICES would say it: ``all``, a number, or ``device=0,1``."""
-    value = value.strip("\"'")
-    if value.isdigit():
-        return ",".join(map(str, range(int(value))))
-    found = re.search(r"device=([\w,-]+)", value)
-    count = re.search(r"count=(\d+)", value)
-    return found[1] if found else ",".join(map(str, range(int(count[1])))) if count else None
-
-
-def _env_file(reader: Reader, path: str) -> None:
-    try:
-        lines = Path(path).expanduser().read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError):
-        reader.notes.append(f"the environment file {path} cannot be read here; what it sets is not known")
-        return
-    for line in lines:
-        name, sign, value = line.strip().partition("=")
-        if sign and NAME.fullmatch(name):
-            reader.env[name] = value
-
-
 def is_python(word: str) -> bool:
     """Whether a word names a Python interpreter."""
     return re.fullmatch(r"python[0-9.]*", PurePath(word).name) is not None
@@ -392,7 +209,7 @@ _STEPS: dict[str, Callable[[Reader], None]] = {
     "micromamba": _conda,
     "uv": _uv,
     "srun": _srun,
-    **dict.fromkeys(("docker", "podman", "nerdctl"), _docker),
+    **dict.fromkeys(("docker", "podman", "nerdctl"), containers.look_into),
     **dict.fromkeys(_SHELLS, _shell),
 }
 

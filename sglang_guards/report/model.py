@@ -90,6 +90,7 @@ class Finding:
             if self.fix is None
             else {"applicability": self.fix.applicability, "set": dict(self.fix.set), "text": self.fix.text},
             "evidence": [{"kind": e.kind, "ref": e.ref} for e in self.evidence],
+            "decided_by": list(self.decided_by),
             "url": self.url,
         }
 

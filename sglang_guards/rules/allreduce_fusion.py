@@ -6,28 +6,22 @@ from collections.abc import Iterator
 
 from sglang_guards.launch import allreduce_fusion, fusion_auto_enable
 from sglang_guards.launch.facts import Launch
-from sglang_guards.report.model import Evidence, Finding, Fix, Severity
-from sglang_guards.rules import Rule, rule
-from sglang_guards.rules.reports_common import issue, line
+from sglang_guards.report.model import Evidence, Severity
+from sglang_guards.rules import Violation, read_in, rule, set_to, sglang_issue, vllm_issue
+from sglang_guards.rules.allreduce_fusion_common import explicit, flags, forbid, off
 from sglang_guards.source.models import fusion_contract
-
-_ON = ("args.tp_size", "args.nnodes", "gpu.platform", "gpu.sm")
-
-
-def _explicit(launch: Launch) -> bool:
-    return allreduce_fusion.is_on(launch) and allreduce_fusion.is_explicit(launch)
 
 
 @rule(
     "ARF101",
     "fusion-without-a-kernel",
     Severity.ERROR,
-    summary="all-reduce fusion is asked for where it has no kernel",
-    needs=(*_ON, "gpu.name", "source.fusion_rejects_gpu", "fusion.backend"),
-    evidence=(issue(32330), issue(15650)),
-    applies=_explicit,
+    summary="all-reduce fusion is requested where it has no kernel",
+    source={"refused at start-up; before that it did nothing": {"fusion_rejects_gpu": True}},
+    reports=[sglang_issue(32330), sglang_issue(15650)],
+    applies=explicit,
 )
-def no_kernel(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def no_kernel(launch: Launch) -> Iterator[Violation]:
     """All-reduce fusion set by the operator on a GPU, or over nodes, for which SGLang refuses it.
 
     ## What it checks
@@ -53,22 +47,21 @@ def no_kernel(rule: Rule, launch: Launch) -> Iterator[Finding]:
         return
     name = launch["gpu.name"] + (f" (SM{launch['gpu.sm']})" if cuda else "")
     refuses = cuda and bool(launch["source.fusion_rejects_gpu"])
-    why = f": «{found.refusal}»" if found is not None and found.refusal else ""
+    why = f": `{found.refusal}`" if found is not None and found.refusal else ""
     where = found.where if found is not None and refuses else launch.where("source.fusion_rejects_gpu")
-    yield rule.finding(
+    several = kernel and (launch["args.nnodes"] or 1) > 1
+    yield Violation(
         severity=Severity.ERROR if refuses else Severity.WARNING,
-        flags=allreduce_fusion.flags(
-            launch, *(() if not kernel or (launch["args.nnodes"] or 1) == 1 else ("nnodes",))
-        ),
-        message="all-reduce fusion is refused when the workers start"
+        flags=flags(launch, *(("nnodes",) if several else ())),
+        message="SGLang's workers refuse this all-reduce fusion at start-up"
         if refuses
         else "all-reduce fusion does nothing here",
         cause=(f"SGLang refuses it on {name}{why}" if kernel else f"{name} has no fused kernel{why}")
         + (f" ({where.removeprefix('sglang/srt/')})" if refuses else ""),
         impact="start-up fails with a ValueError on every rank, after the weights are loaded"
         if refuses
-        else "never: the server runs as without the flag",
-        fix=allreduce_fusion.off(launch),
+        else "no runtime effect: the server behaves as if the flag were unset",
+        fix=off(launch),
         evidence=(Evidence("source", where),),
     )
 
@@ -77,23 +70,17 @@ def no_kernel(rule: Rule, launch: Launch) -> Iterator[Finding]:
     "ARF102",
     "fusion-with-hybrid-expert-parallelism",
     Severity.ERROR,
-    summary="all-reduce fusion sums over one group only when experts are split by EP and TP at once",
-    needs=(
-        *_ON,
-        "args.ep_size",
-        "model.architecture",
-        "source.fusion_hybrid_ep_reduces_moe_group",
-        "source.fusion_hybrid_ep_guarded",
-        "fusion.contract",
-    ),
-    evidence=(issue(32511), issue(32012), issue(32963)),
+    summary="all-reduce fusion reduces over only one of the two expert groups when EP and TP are combined "
+    "(1 < EP < TP)",
+    source={"fusion_hybrid_ep_reduces_moe_group": True, "fusion_hybrid_ep_guarded": False},
+    reports=[sglang_issue(32511), sglang_issue(32012), sglang_issue(32963)],
     applies=allreduce_fusion.is_on,
 )
-def hybrid_ep(rule: Rule, launch: Launch) -> Iterator[Finding]:
-    """All-reduce fusion, asked for or automatic, with 1 < EP < TP.
+def hybrid_ep(launch: Launch) -> Iterator[Violation]:
+    """All-reduce fusion, requested or automatic, with 1 < EP < TP.
 
     ## What it checks
-    Fusion is on, the expert-parallel size lies between 1 and the tensor-parallel size, the model leaves the sum of its
+    Fusion is on, the experts are split both by EP and by TP (TP / EP / MoE-DP above 1), the model leaves the sum of its
     experts to the next layer, and the installed source reduces that sum over the expert group without a guard for
     this layout.
 
@@ -109,19 +96,17 @@ def hybrid_ep(rule: Rule, launch: Launch) -> Iterator[Finding]:
     Switch fusion off, or use --ep-size 1 or --ep-size equal to --tp-size.
     """
     tp, ep = launch["args.tp_size"] or 1, launch["args.ep_size"] or 1
-    if not 1 < ep < tp or not allreduce_fusion.is_active(launch):
+    experts_tp = tp // ep // int(launch["args.moe_dp_size"] or 1)
+    if ep <= 1 or experts_tp <= 1:
         return
-    if not launch["source.fusion_hybrid_ep_reduces_moe_group"] or launch["source.fusion_hybrid_ep_guarded"]:
+    if not allreduce_fusion.is_active(launch) or not allreduce_fusion.defers(launch):
         return
-    if not allreduce_fusion.defers(launch):
-        return
-    yield rule.finding(
-        flags=allreduce_fusion.flags(launch, "tp_size", "ep_size"),
-        cause=f"experts are split {ep} ways by EP and {tp // ep} ways by TP; the fused kernel reduces over one of the "
-        f"two groups ({launch.where('source.fusion_hybrid_ep_reduces_moe_group')})",
-        impact="from the first token the output is wrong, without any message",
-        fix=allreduce_fusion.forbid(launch),
-        evidence=(line(launch, "fusion_hybrid_ep_reduces_moe_group"),),
+    yield Violation(
+        flags=flags(launch, "tp_size", "ep_size"),
+        cause=f"experts are split {ep} ways by EP and {experts_tp} ways by TP, and the fused kernel reduces over one "
+        "of the two groups",
+        impact="the output is wrong from the first token, without an error",
+        fix=forbid(launch),
     )
 
 
@@ -129,18 +114,12 @@ def hybrid_ep(rule: Rule, launch: Launch) -> Iterator[Finding]:
     "ARF103",
     "fusion-with-pipeline-stages",
     Severity.WARNING,
-    summary="all-reduce fusion loses a sum at every pipeline-stage boundary",
-    needs=(
-        *_ON,
-        "args.pp_size",
-        "model.architecture",
-        "source.fusion_pp_completes_sum",
-        "fusion.contract",
-    ),
-    evidence=(Evidence("report", "https://github.com/vllm-project/vllm/issues/43616"),),
+    summary="all-reduce fusion drops a reduction at every pipeline-stage boundary",
+    source={"fusion_pp_completes_sum": False},
+    reports=[vllm_issue(43616)],
     applies=allreduce_fusion.is_on,
 )
-def pipeline(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def pipeline(launch: Launch) -> Iterator[Violation]:
     """All-reduce fusion with pipeline parallelism.
 
     ## What it checks
@@ -152,33 +131,26 @@ def pipeline(rule: Rule, launch: Launch) -> Iterator[Finding]:
     travel, so nobody completes it. This follows from the source; no run has shown it yet, hence a warning.
 
     ## When it hurts
-    To tell: compare greedy output with and without fusion on this launch; differences beyond rounding are the fault.
+    To confirm: compare greedy output with and without fusion on this launch; differences beyond rounding are the fault.
 
     ## Fix
     Switch fusion off, or use one stage.
     """
     if (launch["args.pp_size"] or 1) <= 1 or not allreduce_fusion.is_active(launch):
         return
-    if (
-        launch["source.fusion_pp_completes_sum"]
-        or not allreduce_fusion.defers(launch)
-        or launch.source is None
-    ):
+    if not allreduce_fusion.defers(launch) or launch.source is None:
         return
     architecture = launch["model.architecture"]
-    if (
-        fusion_contract.completes_before_stage(launch.source, architecture, launch.get("model.config"))
-        is not False
-    ):
+    config = launch.get("model.config")
+    if fusion_contract.completes_before_stage(launch.source, architecture, config) is not False:
         return
-    yield rule.finding(
-        flags=allreduce_fusion.flags(launch, "pp_size"),
-        cause=f"{architecture} hands a stage's output on without completing a sum that was left to the next layer "
-        f"({launch.where('source.fusion_pp_completes_sum')})",
-        impact="from the first token, once per stage boundary; by the source, not shown in a run: compare greedy "
-        "output with and without fusion",
-        fix=allreduce_fusion.forbid(launch),
-        evidence=(line(launch, "fusion_pp_completes_sum"),),
+    yield Violation(
+        flags=flags(launch, "pp_size"),
+        cause=f"{architecture} sends a stage's output on without completing a reduction that was left to the next "
+        "layer",
+        impact="wrong activations from the first token, once per stage boundary; read from the source, not shown in a "
+        "run: compare greedy output with and without fusion",
+        fix=forbid(launch),
     )
 
 
@@ -187,15 +159,15 @@ def pipeline(rule: Rule, launch: Launch) -> Iterator[Finding]:
     "fusion-with-deterministic-inference",
     Severity.ERROR,
     summary="all-reduce fusion breaks deterministic inference",
-    needs=(*_ON, "source.fusion_off_when_deterministic"),
-    evidence=(issue(24629),),
+    source={"fusion_off_when_deterministic": False},
+    reports=[sglang_issue(24629)],
     applies=allreduce_fusion.is_on,
 )
-def deterministic(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def deterministic(launch: Launch) -> Iterator[Violation]:
     """All-reduce fusion with --enable-deterministic-inference or --rl-on-policy-target.
 
     ## What it checks
-    Deterministic inference is asked for, fusion is still on after resolution, and the installed SGLang does not switch
+    Deterministic inference is requested, fusion is still on after resolution, and the installed SGLang does not switch
     it off by itself (0.5.12 and later do).
 
     ## Why it matters
@@ -208,30 +180,25 @@ def deterministic(rule: Rule, launch: Launch) -> Iterator[Finding]:
     ## Fix
     Switch fusion off.
     """
-    if not allreduce_fusion.is_active(launch) or launch["source.fusion_off_when_deterministic"]:
-        return
-    asked = [n for n in ("enable_deterministic_inference", "rl_on_policy_target") if launch.get(f"args.{n}")]
-    if not asked:
-        return
-    yield rule.finding(
-        flags=allreduce_fusion.flags(launch, *asked),
-        cause="this SGLang leaves fusion on in deterministic mode",
-        impact="at every request: the same prompt may get different results in different batches",
-        fix=allreduce_fusion.forbid(launch),
-        evidence=(line(launch, "fusion_off_when_deterministic"),),
-    )
+    modes = [n for n in ("enable_deterministic_inference", "rl_on_policy_target") if launch[f"args.{n}"]]
+    if modes and allreduce_fusion.is_active(launch):
+        yield Violation(
+            flags=flags(launch, *modes),
+            cause="this SGLang leaves fusion on in deterministic mode",
+            impact="the same prompt can give different results in different batches",
+            fix=forbid(launch),
+        )
 
 
 @rule(
     "ARF105",
     "fusion-with-an-incomplete-model",
     Severity.WARNING,
-    summary="the model leaves sums to a next layer that does not take them",
-    needs=(*_ON, "model.architecture", "fusion.contract"),
-    evidence=(Evidence("report", "https://github.com/sgl-project/sglang/issues/19411"),),
+    summary="the model defers reductions to a next layer that does not complete them",
+    reports=[sglang_issue(19411)],
     applies=allreduce_fusion.is_on,
 )
-def incomplete(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def incomplete(launch: Launch) -> Iterator[Violation]:
     """All-reduce fusion with a model that keeps only a part of its contract.
 
     ## What it checks
@@ -244,7 +211,7 @@ def incomplete(rule: Rule, launch: Launch) -> Iterator[Finding]:
     #19411) before it was released. What it costs here is read from the source and not measured.
 
     ## When it hurts
-    To tell: compare greedy output or an accuracy test with and without fusion on this launch.
+    To confirm: compare greedy output or an accuracy test with and without fusion on this launch.
 
     ## Fix
     Switch fusion off.
@@ -255,14 +222,14 @@ def incomplete(rule: Rule, launch: Launch) -> Iterator[Finding]:
     if kept.kind not in ("broken", "last lost"):
         return
     lost = kept.kind == "last lost"
-    yield rule.finding(
+    yield Violation(
         severity=Severity.INFO if lost else Severity.WARNING,
-        message="the last layer's sum may stay partial with all-reduce fusion" if lost else None,
-        flags=allreduce_fusion.flags(launch),
+        message="the last layer's output may stay a partial sum with all-reduce fusion" if lost else None,
+        flags=flags(launch),
         cause=f"{kept.why} ({kept.where.removeprefix('sglang/srt/')})",
-        impact="from the first token, by the source; how much it costs was not measured: compare an accuracy test with "
-        "and without fusion",
-        fix=allreduce_fusion.forbid(launch),
+        impact="from the first token; read from the source, the accuracy loss was not measured: compare an accuracy "
+        "test with and without fusion",
+        fix=forbid(launch),
         evidence=(Evidence("source", kept.where),),
     )
 
@@ -271,12 +238,12 @@ def incomplete(rule: Rule, launch: Launch) -> Iterator[Finding]:
     "ARF201",
     "fusion-with-dp-attention",
     Severity.WARNING,
-    summary="all-reduce fusion does nothing with data-parallel attention",
-    needs=("source.fusion_noop_under_dp_attention", "args.tp_size"),
-    evidence=(Evidence("source", "srt/layers/communicator.py of 0.5.15: apply_flashinfer_allreduce_fusion"),),
-    applies=_explicit,
+    summary="all-reduce fusion does nothing with DP attention",
+    source={"fusion_noop_under_dp_attention": True},
+    reports=[read_in("srt/layers/communicator.py of 0.5.15: apply_flashinfer_allreduce_fusion")],
+    applies=explicit,
 )
-def dp_attention(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def dp_attention(launch: Launch) -> Iterator[Violation]:
     """All-reduce fusion set by the operator together with DP attention.
 
     ## What it checks
@@ -292,39 +259,26 @@ def dp_attention(rule: Rule, launch: Launch) -> Iterator[Finding]:
     ## Fix
     Remove the fusion flag, or DP attention.
     """
-    if not allreduce_fusion.dp_attention(launch) or not launch["source.fusion_noop_under_dp_attention"]:
-        return
-    other = "enable_dp_attention" if launch.get("args.enable_dp_attention") else "attn_dp_size"
-    yield rule.finding(
-        flags=allreduce_fusion.flags(launch, other),
-        cause="the fused kernel is taken only without DP attention "
-        f"({launch.where('source.fusion_noop_under_dp_attention')})",
-        impact="never: the server runs as without the flag",
-        fix=allreduce_fusion.off(launch),
-        evidence=(line(launch, "fusion_noop_under_dp_attention"),),
-    )
+    if allreduce_fusion.dp_attention(launch):
+        yield Violation(
+            flags=flags(
+                launch, "enable_dp_attention" if launch["args.enable_dp_attention"] else "attn_dp_size"
+            ),
+            cause="the fused kernel is taken only without DP attention",
+            impact="no runtime effect: the server behaves as if the flag were unset",
+            fix=off(launch),
+        )
 
 
 @rule(
     "ARF301",
     "fusion-could-be-on",
     Severity.INFO,
-    summary="all-reduce fusion can be switched on for this model",
-    needs=(
-        *_ON,
-        "args.ep_size",
-        "args.pp_size",
-        "args.moe_a2a_backend",
-        "args.speculative_algorithm",
-        "gpu.name",
-        "model.architecture",
-        "source.fusion_auto_architectures",
-        "fusion.contract",
-    ),
-    evidence=(Evidence("report", "https://github.com/sgl-project/sglang/issues/9973"),),
+    summary="all-reduce fusion can be enabled for this model",
+    reports=[sglang_issue(9973)],
     applies=lambda launch: not allreduce_fusion.is_on(launch),
 )
-def could_be_on(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def could_be_on(launch: Launch) -> Iterator[Violation]:
     """The extended auto-enable list: what start-up does where SGLang's own list lacks the architecture.
 
     ## What it checks
@@ -346,12 +300,11 @@ def could_be_on(rule: Rule, launch: Launch) -> Iterator[Finding]:
     decision = fusion_auto_enable.decide(launch)
     if decision.field is None:
         return
-    flag = "--" + decision.field.replace("_", "-")
-    typed = flag if decision.value is True else f"{flag} {decision.value}"
-    yield rule.finding(
-        flags=(typed,),
+    change = set_to(decision.field, decision.value)
+    yield Violation(
+        flags=(change.text(launch.unrecorded()).partition(" ")[2],),
         cause=f"{decision.reason} ({decision.where.removeprefix('sglang/srt/')})",
-        impact="never: the plugin switches it on at start-up and logs it, unless SGLANG_GUARDS_AUTO=0",
-        fix=Fix(f"add {typed}", {decision.field: decision.value}),
+        impact="no harm, a missed speed-up; the plugin enables it at start-up and logs it, unless SGLANG_GUARDS_AUTO=0",
+        fix=change,
         evidence=(Evidence("source", decision.where),),
     )

@@ -6,21 +6,12 @@ from collections.abc import Iterator
 
 from sglang_guards.launch import allreduce_fusion
 from sglang_guards.launch.facts import Launch
-from sglang_guards.report.model import Evidence, Finding, Fix, Severity
-from sglang_guards.rules import Rule, rule
-from sglang_guards.rules.reports_common import (
-    flashinfer_issue,
-    issue,
-    line,
-    reported_in,
-    speculates,
-    vllm_issue,
-)
+from sglang_guards.report.model import Severity
+from sglang_guards.rules import Violation, flashinfer_issue, read_in, rule, sglang_issue, vllm_issue
+from sglang_guards.rules.allreduce_fusion_common import SPECULATION, flags, forbid, use_trtllm
+from sglang_guards.rules.reports_common import reported_in, speculates
 from sglang_guards.source.models import fusion_contract
 
-_ACTIVE = ("args.tp_size", "args.nnodes", "gpu.platform", "gpu.sm")
-_BACKEND = (*_ACTIVE, "fusion.backend")
-_SPEC = "speculative_algorithm"
 #: Hidden size of Nemotron-3-Nano, the model of the report.
 _NANO = 2688
 
@@ -28,10 +19,6 @@ _NANO = 2688
 def _is(launch: Launch, *names: str) -> bool:
     """Whether the fused kernel runs with one of these backends."""
     return allreduce_fusion.is_active(launch) and allreduce_fusion.backend(launch).name in names
-
-
-def _trtllm(launch: Launch) -> Fix:
-    return Fix("set --flashinfer-allreduce-fusion-backend trtllm", {allreduce_fusion.BACKEND: "trtllm"})
 
 
 def _speculating(launch: Launch) -> bool:
@@ -42,12 +29,11 @@ def _speculating(launch: Launch) -> bool:
     "ARF202",
     "mnnvl-fusion-with-speculation-on-b300",
     Severity.WARNING,
-    summary="the mnnvl fusion backend was measured slower than no fusion beside speculative decoding",
-    needs=_BACKEND,
-    evidence=(issue(37745), issue(28946)),
+    summary="the mnnvl fusion backend was measured slower than no fusion with speculative decoding",
+    reports=[sglang_issue(37745), sglang_issue(28946)],
     applies=_speculating,
 )
-def mnnvl_speculation(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def mnnvl_speculation(launch: Launch) -> Iterator[Violation]:
     """Fusion by mnnvl beside EAGLE or NEXTN on SM103 (B300, GB300).
 
     ## What it checks
@@ -60,21 +46,21 @@ def mnnvl_speculation(rule: Rule, launch: Launch) -> Iterator[Finding]:
     (sglang #28946).
 
     ## When it hurts
-    In throughput and in the accepted length of the draft. To tell: compare «accept len» in SGLang's decode log with
+    In throughput and in the accepted length of the draft. To confirm: compare `accept len` in SGLang's decode log with
     fusion and without.
 
     ## Fix
     Set the backend trtllm, or switch fusion off.
     """
-    if launch.get("gpu.sm") != 103 or not _is(launch, "mnnvl"):
+    if launch["gpu.platform"] != "cuda" or launch["gpu.sm"] != 103 or not _is(launch, "mnnvl"):
         return
-    yield rule.finding(
-        flags=allreduce_fusion.flags(launch, _SPEC),
-        cause=f"on {launch.get('gpu.name', 'SM103')} the request becomes mnnvl "
-        f"({allreduce_fusion.backend(launch).where.removeprefix('sglang/srt/')})",
-        impact="measured on 8 × B300 with NEXTN: 17,190 tok/s with mnnvl, 28,787 with trtllm, 32,930 without fusion; "
-        "to tell, compare «accept len» in the decode log",
-        fix=_trtllm(launch),
+    where = allreduce_fusion.backend(launch).where.removeprefix("sglang/srt/")
+    yield Violation(
+        flags=flags(launch, SPECULATION),
+        cause=f"on {launch.get('gpu.name', 'SM103')} fusion resolves to the mnnvl backend ({where})",
+        impact="a report measured 17,190 tok/s with mnnvl, 28,787 with trtllm and 32,930 without fusion (8 × B300, "
+        "NEXTN); to confirm, compare `accept len` in the decode log",
+        fix=use_trtllm(),
     )
 
 
@@ -82,12 +68,13 @@ def mnnvl_speculation(rule: Rule, launch: Launch) -> Iterator[Finding]:
     "ARF203",
     "mnnvl-fusion-across-nodes",
     Severity.WARNING,
-    summary="mnnvl all-reduce fusion over several nodes needs one NVLink domain, which this SGLang does not check",
-    needs=(*_BACKEND, "source.fusion_checks_nvlink_clique"),
-    evidence=(vllm_issue(51986), flashinfer_issue(2006)),
+    summary="multi-node mnnvl all-reduce fusion needs one NVLink domain, which this SGLang does not check",
+    source={"fusion_checks_nvlink_clique": False},
+    only_if="fusion_backend_flag_exists",
+    reports=[vllm_issue(51986), flashinfer_issue(2006)],
     applies=allreduce_fusion.is_on,
 )
-def across_nodes(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def across_nodes(launch: Launch) -> Iterator[Violation]:
     """Fusion by mnnvl over several nodes without a check of the NVLink clique.
 
     ## What it checks
@@ -99,24 +86,22 @@ def across_nodes(rule: Rule, launch: Launch) -> Iterator[Finding]:
     then times out again and again and leaks memory (reported for vLLM).
 
     ## When it hurts
-    At start-up on nodes without a common NVLink domain; on one GB200 or GB300 NVL72 rack it works. To tell: all nodes
-    must show the same ClusterUUID and CliqueId in `nvidia-smi -q`.
+    At start-up on nodes without a common NVLink domain; on one GB200 or GB300 NVL72 rack it works. To confirm: all
+    nodes must show the same ClusterUUID and CliqueId in `nvidia-smi -q`.
 
     ## Fix
     Switch fusion off where the nodes do not share a clique.
     """
-    nodes = launch["args.nnodes"] or 1
-    if nodes <= 1 or not _is(launch, "mnnvl") or launch["source.fusion_checks_nvlink_clique"]:
+    if (launch["args.nnodes"] or 1) <= 1 or not _is(launch, "mnnvl"):
         return
     rack = "GB" in str(launch.get("gpu.name", "")).upper().replace("GIB", "")
-    yield rule.finding(
+    yield Violation(
         severity=Severity.INFO if rack else Severity.WARNING,
-        flags=allreduce_fusion.flags(launch, "nnodes"),
+        flags=flags(launch, "nnodes"),
         cause="this SGLang does not check that the nodes share an NVLink clique",
-        impact="at start-up, where the nodes are joined by InfiniBand only: the workspace times out every 30 s; "
-        "to tell, compare ClusterUUID and CliqueId of `nvidia-smi -q` on all nodes",
-        fix=allreduce_fusion.forbid(launch),
-        evidence=(line(launch, "fusion_checks_nvlink_clique"),),
+        impact="on nodes joined by InfiniBand only, start-up hangs: the workspace times out every 30 s; to confirm, "
+        "compare ClusterUUID and CliqueId of `nvidia-smi -q` on all nodes",
+        fix=forbid(launch),
     )
 
 
@@ -125,11 +110,10 @@ def across_nodes(rule: Rule, launch: Launch) -> Iterator[Finding]:
     "mnnvl-fusion-with-nvfp4-eagle-on-b300",
     Severity.WARNING,
     summary="mnnvl all-reduce fusion was reported to crash with an NVFP4 model and EAGLE on SM103",
-    needs=(*_BACKEND, "model.quant"),
-    evidence=(issue(29485),),
+    reports=[sglang_issue(29485)],
     applies=_speculating,
 )
-def b300(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def b300(launch: Launch) -> Iterator[Violation]:
     """Fusion by mnnvl on B300 or GB300 with an NVFP4 checkpoint and EAGLE.
 
     ## What it checks
@@ -141,25 +125,23 @@ def b300(rule: Rule, launch: Launch) -> Iterator[Finding]:
     sibling report turned out to be another one, so this stays a hint.
 
     ## When it hurts
-    Under load: an illegal memory access ends all ranks. To tell: it is gone with the backend trtllm.
+    Under load: an illegal memory access ends all ranks. To confirm: it is gone with the backend trtllm.
 
     ## Fix
     Set the backend trtllm.
     """
-    if (
-        launch.get("gpu.sm") != 103
-        or "fp4" not in str(launch["model.quant"] or "")
-        or not _is(launch, "mnnvl")
-    ):
+    if launch["gpu.platform"] != "cuda" or launch["gpu.sm"] != 103:
         return
-    if not reported_in(launch, "0.5.14", "0.5.15.post1"):
+    if "fp4" not in str(launch["model.quant"] or "") or not reported_in(launch, "0.5.14", "0.5.15.post1"):
         return
-    yield rule.finding(
-        flags=allreduce_fusion.flags(launch, _SPEC),
-        cause=f"{launch['model.quant']} on SM103 with {launch.flag(_SPEC)}: the request becomes mnnvl",
-        impact="under load: illegal memory access; to tell, it is gone with the backend trtllm",
-        fix=_trtllm(launch),
-    )
+    if _is(launch, "mnnvl"):
+        yield Violation(
+            flags=flags(launch, SPECULATION),
+            cause=f"{launch['model.quant']} on SM103 with {launch.flag(SPECULATION)}, where fusion resolves to the "
+            "mnnvl backend",
+            impact="an illegal memory access under load; to confirm, it is gone with the trtllm backend",
+            fix=use_trtllm(),
+        )
 
 
 @rule(
@@ -167,11 +149,10 @@ def b300(rule: Rule, launch: Launch) -> Iterator[Finding]:
     "fusion-with-breakable-prefill-graph",
     Severity.WARNING,
     summary="all-reduce fusion was reported to crash with breakable prefill graphs and EAGLE",
-    needs=(*_ACTIVE, "args.cuda_graph_backend_prefill"),
-    evidence=(issue(29274), issue(23765)),
+    reports=[sglang_issue(29274), sglang_issue(23765)],
     applies=_speculating,
 )
-def breakable(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def breakable(launch: Launch) -> Iterator[Violation]:
     """Fusion with --cuda-graph-backend-prefill breakable and speculative decoding on SM10x.
 
     ## What it checks
@@ -183,21 +164,23 @@ def breakable(rule: Rule, launch: Launch) -> Iterator[Finding]:
     data that is not there yet.
 
     ## When it hurts
-    At the first longer prefill: the server crashes. To tell: it does not with another prefill graph.
+    At the first longer prefill: the server crashes. To confirm: it does not with another prefill graph.
 
     ## Fix
     Choose another prefill graph, or switch fusion off.
     """
-    if launch.get("args.cuda_graph_backend_prefill") != "breakable" or not allreduce_fusion.is_active(launch):
+    if launch["args.cuda_graph_backend_prefill"] != "breakable" or not reported_in(
+        launch, "0.5.14", "0.5.14"
+    ):
         return
-    if allreduce_fusion.generation(launch) != 10 or not reported_in(launch, "0.5.14", "0.5.14"):
-        return
-    yield rule.finding(
-        flags=allreduce_fusion.flags(launch, "cuda_graph_backend_prefill", _SPEC),
-        cause="0.5.14 on SM10x: the fused kernel may signal completion before the captured graph's data is there",
-        impact="at the first longer prefill: a crash; to tell, it is gone without the breakable graph",
-        fix=allreduce_fusion.forbid(launch),
-    )
+    if allreduce_fusion.is_active(launch) and allreduce_fusion.generation(launch) == 10:
+        yield Violation(
+            flags=flags(launch, "cuda_graph_backend_prefill", SPECULATION),
+            cause="0.5.14 on SM10x: the fused kernel may signal completion before the data of the captured graph is "
+            "there",
+            impact="the server crashes at the first longer prefill; to confirm, it is gone without the breakable graph",
+            fix=forbid(launch),
+        )
 
 
 @rule(
@@ -205,11 +188,10 @@ def breakable(rule: Rule, launch: Launch) -> Iterator[Finding]:
     "trtllm-fusion-with-nemotron-nano",
     Severity.WARNING,
     summary="all-reduce fusion of FlashInfer 0.6.14 lowers the accuracy of Nemotron-3-Nano",
-    needs=(*_BACKEND, "model.architecture", "model.hidden_size", "packages.flashinfer-python"),
-    evidence=(issue(30945),),
+    reports=[sglang_issue(30945)],
     applies=allreduce_fusion.is_on,
 )
-def nemotron(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def nemotron(launch: Launch) -> Iterator[Violation]:
     """Fusion by TRT-LLM's kernel with Nemotron-3-Nano and FlashInfer 0.6.14.
 
     ## What it checks
@@ -221,39 +203,34 @@ def nemotron(rule: Rule, launch: Launch) -> Iterator[Finding]:
     architecture is still on the list.
 
     ## When it hurts
-    At every request, in accuracy only. To tell: run GSM8K with and without fusion.
+    At every request, in accuracy only. To confirm: run GSM8K with and without fusion.
 
     ## Fix
     Switch fusion off, or use a SGLang with another FlashInfer.
     """
     if not str(launch["model.architecture"]).startswith("NemotronH") or launch["model.hidden_size"] != _NANO:
         return
-    if not _is(launch, "trtllm") or allreduce_fusion.flashinfer_version(launch).release != (0, 6, 14):
-        return
-    yield rule.finding(
-        flags=allreduce_fusion.flags(launch),
-        cause=f"{launch['model.architecture']} with hidden size {_NANO}, trtllm, FlashInfer 0.6.14",
-        impact="at every request: GSM8K 0.78 instead of 0.84 was reported with TP 2",
-        fix=allreduce_fusion.forbid(launch),
-    )
+    if _is(launch, "trtllm") and allreduce_fusion.flashinfer_version(launch).release == (0, 6, 14):
+        yield Violation(
+            flags=flags(launch),
+            cause=f"{launch['model.architecture']} with hidden size {_NANO}, the trtllm backend and FlashInfer 0.6.14",
+            impact="lower accuracy at every request: a report measured GSM8K 0.78 instead of 0.84 with TP 2",
+            fix=forbid(launch),
+        )
 
 
 @rule(
     "ARF210",
     "fusion-with-eagle3-capture",
     Severity.INFO,
-    summary="EAGLE3 reads hidden states whose sum is still open with all-reduce fusion",
-    needs=(*_ACTIVE, "model.architecture", "source.fusion_layer_boundary", "fusion.contract"),
-    evidence=(
-        Evidence(
-            "source", "srt/models/gpt_oss.py of 0.5.13: aux_hidden_states.append(hidden_states + residual)"
-        ),
-    ),
+    summary="EAGLE3 reads hidden states before their reduction with all-reduce fusion",
+    source={"fusion_layer_boundary": False},
+    reports=[read_in("srt/models/gpt_oss.py of 0.5.13: aux_hidden_states.append(hidden_states + residual)")],
     applies=lambda launch: (
-        allreduce_fusion.is_on(launch) and str(launch.get(f"args.{_SPEC}") or "").upper() == "EAGLE3"
+        allreduce_fusion.is_on(launch) and str(launch[f"args.{SPECULATION}"] or "").upper() == "EAGLE3"
     ),
 )
-def eagle3(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def eagle3(launch: Launch) -> Iterator[Violation]:
     """Fusion with EAGLE3 where the model captures hidden states before their sum is completed.
 
     ## What it checks
@@ -265,48 +242,35 @@ def eagle3(rule: Rule, launch: Launch) -> Iterator[Finding]:
     less often. This follows from the source; the loss was not measured.
 
     ## When it hurts
-    In the accepted length. To tell: compare «accept len» in the decode log with and without fusion.
+    In the accepted length. To confirm: compare `accept len` in the decode log with and without fusion.
 
     ## Fix
     Switch fusion off if the accepted length is better without it.
     """
-    if (
-        not allreduce_fusion.is_active(launch)
-        or launch["source.fusion_layer_boundary"]
-        or not allreduce_fusion.defers(launch)
-    ):
+    if not allreduce_fusion.is_active(launch) or not allreduce_fusion.defers(launch):
         return
     source, architecture = launch.source, launch["model.architecture"]
-    if source is None or not fusion_contract.captures_unreduced(
-        source, architecture, launch.get("model.config")
-    ):
-        return
-    yield rule.finding(
-        flags=allreduce_fusion.flags(launch, _SPEC),
-        cause=f"{architecture} hands hidden_states + residual to the draft without completing a sum that was left",
-        impact="in the accepted length of the draft only; to tell, compare «accept len» with and without fusion",
-        fix=allreduce_fusion.forbid(launch),
-    )
+    config = launch.get("model.config")
+    if source is not None and fusion_contract.captures_unreduced(source, architecture, config):
+        yield Violation(
+            flags=flags(launch, SPECULATION),
+            cause=f"{architecture} hands hidden_states + residual to the draft before a deferred reduction is complete",
+            impact="the draft's accept length drops, the output stays right; to confirm, compare `accept len` with and "
+            "without fusion",
+            fix=forbid(launch),
+        )
 
 
 @rule(
     "ARF106",
     "fusion-with-replicated-dense-layers",
     Severity.ERROR,
-    summary="all-reduce fusion sums the token slices of replicated dense layers",
-    needs=(
-        "args.tp_size",
-        "args.nnodes",
-        "args.moe_dense_tp_size",
-        "gpu.platform",
-        "gpu.sm",
-        "model.first_k_dense",
-        "source.fusion_guards_scattered_mlp",
-    ),
-    evidence=(issue(20901), issue(19918)),
-    applies=lambda launch: allreduce_fusion.is_on(launch) and launch.get("args.moe_dense_tp_size") == 1,
+    summary="all-reduce fusion adds up the token slices of replicated dense layers",
+    source={"fusion_guards_scattered_mlp": False},
+    reports=[sglang_issue(20901), sglang_issue(19918)],
+    applies=lambda launch: allreduce_fusion.is_on(launch) and launch["args.moe_dense_tp_size"] == 1,
 )
-def replicated_dense(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def replicated_dense(launch: Launch) -> Iterator[Violation]:
     """All-reduce fusion with --moe-dense-tp-size 1.
 
     ## What it checks
@@ -324,16 +288,11 @@ def replicated_dense(rule: Rule, launch: Launch) -> Iterator[Finding]:
     ## Fix
     Switch fusion off, or remove --moe-dense-tp-size.
     """
-    if not allreduce_fusion.is_active(launch) or not launch["model.first_k_dense"]:
-        return
-    if launch["source.fusion_guards_scattered_mlp"]:
-        return
-    where = launch.where("source.fusion_guards_scattered_mlp")
-    yield rule.finding(
-        flags=allreduce_fusion.flags(launch, "moe_dense_tp_size"),
-        cause=f"the first {launch['model.first_k_dense']} layers are dense and replicated, and the sum is left to the "
-        f"next layer without a look at that ({where})",
-        impact="from the first token: garbage text without a message",
-        fix=allreduce_fusion.forbid(launch),
-        evidence=(line(launch, "fusion_guards_scattered_mlp"),),
-    )
+    if allreduce_fusion.is_active(launch) and launch["model.first_k_dense"]:
+        yield Violation(
+            flags=flags(launch, "moe_dense_tp_size"),
+            cause=f"the first {launch['model.first_k_dense']} layers are dense and replicated, and their reduction is "
+            "deferred to the next layer without a check for that",
+            impact="the output is garbage from the first token, without an error",
+            fix=forbid(launch),
+        )

@@ -8,32 +8,24 @@ from packaging.version import Version
 
 from sglang_guards.launch import allreduce_fusion
 from sglang_guards.launch.facts import Launch
-from sglang_guards.report.model import Finding, Fix, Severity
-from sglang_guards.rules import Rule, rule
-from sglang_guards.rules.reports_common import flashinfer_issue, issue, line, vllm_issue
-
-_ACTIVE = ("args.tp_size", "args.nnodes", "gpu.platform", "gpu.sm")
+from sglang_guards.report.model import Severity
+from sglang_guards.rules import Violation, flashinfer_issue, manual, rule, sglang_issue, vllm_issue
+from sglang_guards.rules.allreduce_fusion_common import explicit, flags, forbid, off
 
 
 @rule(
     "ARF204",
     "mismatched-flashinfer-packages",
     Severity.WARNING,
-    summary="FlashInfer's packages have different versions",
-    needs=(
-        *_ACTIVE,
-        "packages.flashinfer-python",
-        "packages.flashinfer-jit-cache",
-        "packages.flashinfer-cubin",
-    ),
-    evidence=(issue(28786),),
+    summary="the installed FlashInfer packages have different versions",
+    reports=[sglang_issue(28786)],
     applies=allreduce_fusion.is_on,
 )
-def packages(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def packages(launch: Launch) -> Iterator[Violation]:
     """Fusion with flashinfer-python, flashinfer-jit-cache and flashinfer-cubin of different versions.
 
     ## What it checks
-    The installed versions of the three packages (those that are installed), without the part after «+».
+    The installed versions of the three packages (those that are installed), without the part after `+`.
 
     ## Why it matters
     flashinfer-python calls the compiled kernels of the other two by a binary interface that changes between versions.
@@ -48,27 +40,26 @@ def packages(rule: Rule, launch: Launch) -> Iterator[Finding]:
     if not allreduce_fusion.is_active(launch):
         return
     versions = allreduce_fusion.mismatched_flashinfer(launch)
-    if not versions:
-        return
-    yield rule.finding(
-        flags=allreduce_fusion.flags(launch),
-        cause=f"installed here: {versions}",
-        impact="when the workers make the workspace or run the first fused kernel: a crash was reported with 0.6.12 "
-        "and 0.6.11.post1",
-        fix=Fix("install the same version of all FlashInfer packages", {}, "display"),
-    )
+    if versions:
+        yield Violation(
+            flags=flags(launch),
+            cause=f"installed here: {versions}",
+            impact="a crash when the workers allocate the workspace or run the first fused kernel, as reported with "
+            "0.6.12 and 0.6.11.post1",
+            fix=manual("install the same version of all FlashInfer packages"),
+        )
 
 
 @rule(
     "ARF205",
     "fusion-on-h20",
     Severity.WARNING,
-    summary="all-reduce fusion is asked for on H20, where SGLang's own list leaves it off",
-    needs=(*_ACTIVE, "gpu.name", "source.fusion_auto_checks_h20"),
-    evidence=(flashinfer_issue(2204), issue(26470)),
-    applies=lambda launch: allreduce_fusion.is_on(launch) and allreduce_fusion.is_explicit(launch),
+    summary="all-reduce fusion is requested on H20, which SGLang's own list excludes",
+    source={"fusion_auto_checks_h20": True},
+    reports=[flashinfer_issue(2204), sglang_issue(26470)],
+    applies=explicit,
 )
-def h20(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def h20(launch: Launch) -> Iterator[Violation]:
     """Fusion set by the operator on H20 in the releases that exclude it.
 
     ## What it checks
@@ -79,40 +70,30 @@ def h20(rule: Rule, launch: Launch) -> Iterator[Finding]:
     FlashInfer's kernel of that time hung on H20.
 
     ## When it hurts
-    Under load: the server stops answering. To tell: it does not without the flag.
+    Under load: the server stops answering. To confirm: it does not without the flag.
 
     ## Fix
     Remove the flag, or use 0.5.13 or later.
     """
-    if not allreduce_fusion.is_active(launch) or not allreduce_fusion.is_h20(str(launch["gpu.name"])):
-        return
-    if not launch["source.fusion_auto_checks_h20"]:
-        return
-    yield rule.finding(
-        flags=allreduce_fusion.flags(launch),
-        cause=f"SGLang's own switch leaves H20 out for a hang ({launch.where('source.fusion_auto_checks_h20')})",
-        impact="under load: the server stops answering",
-        fix=allreduce_fusion.off(launch),
-        evidence=(line(launch, "fusion_auto_checks_h20"),),
-    )
+    if allreduce_fusion.is_active(launch) and allreduce_fusion.is_h20(str(launch["gpu.name"])):
+        yield Violation(
+            flags=flags(launch),
+            cause="SGLang's automatic fusion excludes H20 because of a hang",
+            impact="the server stops answering under load",
+            fix=off(launch),
+        )
 
 
 @rule(
     "ARF209",
     "fusion-workspace-over-the-world",
     Severity.WARNING,
-    summary="all-reduce fusion makes its workspace over all ranks although TP is only a part of them",
-    needs=(
-        *_ACTIVE,
-        "args.pp_size",
-        "args.dp_size",
-        "source.fusion_passes_group",
-        "packages.flashinfer-python",
-    ),
-    evidence=(flashinfer_issue(2955), vllm_issue(45917)),
+    summary="all-reduce fusion creates its workspace over all ranks although TP is only a part of them",
+    source={"fusion_passes_group": False},
+    reports=[flashinfer_issue(2955), vllm_issue(45917)],
     applies=allreduce_fusion.is_on,
 )
-def group(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def group(launch: Launch) -> Iterator[Violation]:
     """Fusion with PP > 1 where the source gives FlashInfer no process group.
 
     ## What it checks
@@ -123,27 +104,21 @@ def group(rule: Rule, launch: Launch) -> Iterator[Finding]:
     Ranks of another stage never come to the meeting, or come with another shape.
 
     ## When it hurts
-    At start-up: the warm-up hangs. To tell: it does not without fusion.
+    At start-up: the warm-up hangs. To confirm: it does not without fusion.
 
     ## Fix
     Switch fusion off.
     """
-    if (
-        (launch["args.pp_size"] or 1) <= 1
-        or not allreduce_fusion.is_active(launch)
-        or launch["source.fusion_passes_group"]
-    ):
+    if (launch["args.pp_size"] or 1) <= 1 or not allreduce_fusion.is_active(launch):
         return
-    if allreduce_fusion.flashinfer_version(launch) < Version("0.6.10"):
-        return
-    yield rule.finding(
-        flags=allreduce_fusion.flags(launch, "pp_size"),
-        cause=f"no group is passed to FlashInfer {allreduce_fusion.flashinfer_version(launch)} "
-        f"({launch.where('source.fusion_passes_group')})",
-        impact="at start-up: the warm-up hangs",
-        fix=allreduce_fusion.forbid(launch),
-        evidence=(line(launch, "fusion_passes_group"),),
-    )
+    version = allreduce_fusion.flashinfer_version(launch)
+    if version >= Version("0.6.10"):
+        yield Violation(
+            flags=flags(launch, "pp_size"),
+            cause=f"SGLang passes no process group to FlashInfer {version}",
+            impact="start-up hangs in the warm-up",
+            fix=forbid(launch),
+        )
 
 
 @rule(
@@ -151,11 +126,10 @@ def group(rule: Rule, launch: Launch) -> Iterator[Finding]:
     "fusion-without-nvswitch",
     Severity.WARNING,
     summary="all-reduce fusion may be slow or fail on GPUs without NVSwitch",
-    needs=(*_ACTIVE, "gpu.name"),
-    evidence=(vllm_issue(48071), vllm_issue(37662)),
+    reports=[vllm_issue(48071), vllm_issue(37662)],
     applies=allreduce_fusion.is_on,
 )
-def no_nvswitch(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def no_nvswitch(launch: Launch) -> Iterator[Violation]:
     """Fusion on PCIe cards and NVL pairs (H100 PCIe, H100 NVL, H200 NVL).
 
     ## What it checks
@@ -167,18 +141,17 @@ def no_nvswitch(rule: Rule, launch: Launch) -> Iterator[Finding]:
     crashed (vLLM #48071); where peers cannot be mapped at all, SGLang logs one warning and goes on without fusion.
 
     ## When it hurts
-    At start-up or in every step. To tell: `nvidia-smi topo -m` shows NV# between all pairs on GPUs with NVSwitch.
+    At start-up or in every step. To confirm: `nvidia-smi topo -m` shows NV# between all pairs on GPUs with NVSwitch.
 
     ## Fix
     Switch fusion off where some pairs are joined by PCIe only.
     """
     name = str(launch["gpu.name"])
-    if not allreduce_fusion.is_active(launch) or not allreduce_fusion.without_nvswitch(name):
-        return
-    yield rule.finding(
-        flags=allreduce_fusion.flags(launch),
-        cause=f"{name} comes without NVSwitch, and SGLang does not look at the topology",
-        impact="on H200 NVL 34 times slower with trtllm and a crash with mnnvl were reported; to tell, read "
-        "`nvidia-smi topo -m`",
-        fix=allreduce_fusion.forbid(launch),
-    )
+    if allreduce_fusion.is_active(launch) and allreduce_fusion.without_nvswitch(name):
+        yield Violation(
+            flags=flags(launch),
+            cause=f"{name} comes without NVSwitch, and SGLang does not check the topology",
+            impact="on H200 NVL a report measured trtllm 34 times slower and saw mnnvl crash; to confirm, read "
+            "`nvidia-smi topo -m`",
+            fix=forbid(launch),
+        )

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sglang_guards.launch.facts import Launch
-from sglang_guards.report.model import Evidence, Finding, Severity
-from sglang_guards.rules import Rule, rule
+from sglang_guards.report.model import Evidence, Severity
+from sglang_guards.rules import Violation, read_in, rule, sglang_issue
 
 GIB = 2**30
 #: When SGLang raises it -> what the operator sees.
 _IMPACT: Mapping[str, str] = {
     "build": "every worker raises it while the model is built, before the weights are read",
+    "weights": "every worker raises it while the weights are loaded",
     "load": "every worker raises it after the weights are loaded, before the first request",
     "memory": "every worker raises it after the weights are loaded, when the KV cache is allocated",
     "forward": "the server starts; the first batch that takes this path raises it",
@@ -29,7 +30,7 @@ def _ranks(launch: Launch) -> list[Mapping[str, Any]]:
 
 def _label(launch: Launch, rank: Mapping[str, Any]) -> str:
     place = rank["rank"]
-    tp, pp = int(launch.get("args.tp_size") or 1), int(launch.get("args.pp_size") or 1)
+    tp, pp = int(launch["args.tp_size"] or 1), int(launch["args.pp_size"] or 1)
     parts = [f"PP {place['pp_rank']}"] if pp > 1 else []
     parts += [f"TP {place['tp_rank']}"] if tp > 1 else []
     where = f" on rank {place['rank']} ({', '.join(parts)})" if parts else ""
@@ -45,11 +46,10 @@ def _short(where: str) -> str:
     "constructor-refuses",
     Severity.ERROR,
     summary="SGLang's own constructors refuse this launch",
-    needs=("build.status", "build.ranks"),
-    evidence=(Evidence("source", "the installed SGLang's constructors, run on the meta device"),),
+    reports=[read_in("the installed SGLang's constructors, run on the meta device")],
     applies=_was_built,
 )
-def constructor_refuses(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def constructor_refuses(launch: Launch) -> Iterator[Violation]:
     """An exception that SGLang itself raises while it builds the launch's models.
 
     ## What it checks
@@ -71,14 +71,13 @@ def constructor_refuses(rule: Rule, launch: Launch) -> Iterator[Finding]:
         if no is None or no["when"] == "memory":
             continue
         layer = f" at {no['layer']}" if no["layer"] else ""
-        yield rule.finding(
+        yield Violation(
             message=f"SGLang refuses this launch while it builds the model: {no['message']}"
             if no["when"] == "build"
             else f"SGLang refuses this launch: {no['message']}",
             flags=_flags(launch),
             cause=f"{no['type']} in {_label(launch, rank)}{layer} ({_short(no['where'])})",
             impact=_IMPACT[no["when"]],
-            fix=None,
             evidence=(Evidence("source", _short(no["where"])),),
         )
         return  # the other ranks say the same
@@ -94,7 +93,7 @@ def _flags(launch: Launch) -> tuple[str, ...]:
         "attention_backend",
         "quantization",
     )
-    return tuple(launch.flag(name) for name in names if name in launch.typed)
+    return tuple(name for name in names if name in launch.typed)
 
 
 @rule(
@@ -102,11 +101,10 @@ def _flags(launch: Launch) -> tuple[str, ...]:
     "layer-without-runner",
     Severity.ERROR,
     summary="an MoE layer needs a runner that its quantization method did not make",
-    needs=("build.status", "build.ranks"),
-    evidence=(Evidence("report", "https://github.com/sgl-project/sglang/issues/36569"),),
+    reports=[sglang_issue(36569)],
     applies=_was_built,
 )
-def layer_without_runner(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def layer_without_runner(launch: Launch) -> Iterator[Violation]:
     """A built MoE layer whose first forward uses a runner that does not exist.
 
     ## What it checks
@@ -128,16 +126,53 @@ def layer_without_runner(rule: Rule, launch: Launch) -> Iterator[Finding]:
             if not layers.get("runner_read_at"):
                 continue
             backend = launch.flag("moe_runner_backend")
-            yield rule.finding(
+            yield Violation(
                 message=f"{layers['method']} makes no runner for {backend}, and its forward uses one",
-                flags=(backend,),
+                flags=("moe_runner_backend",),
                 cause=f"{layers['count']} MoE layers of {_label(launch, rank)} have no runner; every way through apply "
                 f"reads it ({_short(layers['runner_read_at'])})",
                 impact="the weights load, then every worker dies with an AttributeError at the first forward",
-                fix=None,
                 evidence=(Evidence("source", _short(layers["runner_read_at"])),),
             )
             return
+
+
+@rule(
+    "BLD105",
+    "parameters-without-a-tensor",
+    Severity.WARNING,
+    summary="parameters of the model that no tensor of the checkpoint writes",
+    reports=[read_in("the installed SGLang's load_weights over the checkpoint's headers")],
+    applies=lambda launch: any(one.get("unwritten") is not None for one in launch.get("build.ranks") or ()),
+)
+def parameters_without_a_tensor(launch: Launch) -> Iterator[Violation]:
+    """Weights that stay as they were allocated after SGLang's own loader went through the checkpoint.
+
+    ## What it checks
+    Where the checkpoint's safetensors are on this machine (or a `headers.json` made by `sglang-guards headers` lies
+    beside its config.json), SGLang's own `load_weights` runs over tensors of their names, dtypes and shapes, without
+    data. Weights that nothing wrote are named; scales and biases, which have defaults, are not.
+
+    ## Why it matters
+    SGLang's loaders pass over names that they do not know. The parameters keep whatever was in memory.
+
+    ## When it hurts
+    The server starts and answers with wrong text.
+
+    ## Fix
+    Use a checkpoint whose tensors this SGLang knows, or the release that its authors name.
+    """
+    for rank in _ranks(launch):
+        names = rank.get("unwritten")
+        if not names:
+            continue
+        yield Violation(
+            message=f"{len(names)} weight{'s' if len(names) > 1 else ''} of the model "
+            f"{'are' if len(names) > 1 else 'is'} written by no tensor of the checkpoint",
+            cause=f"SGLang's load_weights leaves {', '.join(names[:3])}{' …' if len(names) > 3 else ''} as allocated",
+            impact="the server starts; the layers compute with whatever was in memory",
+        )
+        return
 
 
 @rule(
@@ -145,11 +180,10 @@ def layer_without_runner(rule: Rule, launch: Launch) -> Iterator[Finding]:
     "weights-do-not-fit",
     Severity.ERROR,
     summary="the weights leave no memory for the KV cache",
-    needs=("build.status", "build.ranks", "gpu.memory_gib", "args.mem_fraction_static"),
-    evidence=(Evidence("source", "SGLang's memory pool configurators"),),
+    reports=[read_in("SGLang's memory pool configurators")],
     applies=_was_built,
 )
-def weights_do_not_fit(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def weights_do_not_fit(launch: Launch) -> Iterator[Violation]:
     """Weights of one rank that leave nothing of the share that SGLang takes for weights and KV cache.
 
     ## What it checks
@@ -161,7 +195,7 @@ def weights_do_not_fit(rule: Rule, launch: Launch) -> Iterator[Finding]:
     It is the most asked question of all, and the answer comes after minutes of loading.
 
     ## When it hurts
-    CUDA runs out of memory while the weights load, or SGLang raises «Not enough memory» after it.
+    CUDA runs out of memory while the weights load, or SGLang raises `Not enough memory` after it.
 
     ## Fix
     More ranks, a smaller checkpoint, or a larger --mem-fraction-static where the weights themselves fit.
@@ -176,17 +210,14 @@ def weights_do_not_fit(rule: Rule, launch: Launch) -> Iterator[Finding]:
         if not too_big and not (no is not None and no["when"] == "memory"):
             continue
         share = launch["args.mem_fraction_static"]
-        yield rule.finding(
+        yield Violation(
             message=f"the weights of one rank take {weights:.1f} GiB of {memory:.1f} GiB"
             + ("" if too_big else f", and --mem-fraction-static {share:g} leaves nothing for the KV cache"),
-            flags=tuple(
-                launch.flag(n) for n in ("tp_size", "ep_size", "mem_fraction_static") if n in launch.typed
-            ),
+            flags=tuple(n for n in ("tp_size", "ep_size", "mem_fraction_static") if n in launch.typed),
             cause=f"{_label(launch, rank)}: {no['message']} ({_short(no['where'])})"
             if no is not None
             else f"{_label(launch, rank)}, as SGLang's own classes make its parameters",
             impact="CUDA runs out of memory while the weights load" if too_big else _IMPACT["memory"],
-            fix=None,
         )
         return
 
@@ -196,11 +227,10 @@ def weights_do_not_fit(rule: Rule, launch: Launch) -> Iterator[Finding]:
     "kv-cache-holds-no-full-request",
     Severity.WARNING,
     summary="the KV cache holds less than one request of the context length",
-    needs=("build.status", "build.kv_tokens", "build.context_length"),
-    evidence=(Evidence("source", "SGLang's memory pool configurators"),),
+    reports=[read_in("SGLang's memory pool configurators")],
     applies=lambda launch: launch.get("build.kv_tokens") is not None,
 )
-def kv_cache_is_small(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def kv_cache_is_small(launch: Launch) -> Iterator[Violation]:
     """Fewer KV-cache tokens than one request of the context length, or than the operator asked for.
 
     ## What it checks
@@ -208,7 +238,7 @@ def kv_cache_is_small(rule: Rule, launch: Launch) -> Iterator[Finding]:
     --max-total-tokens.
 
     ## Why it matters
-    SGLang starts, but refuses or cuts longer requests.
+    SGLang starts, but refuses or cuts longer requests. A context length that nobody typed is only worth knowing.
 
     ## When it hurts
     At the first request that is longer than the cache.
@@ -219,20 +249,17 @@ def kv_cache_is_small(rule: Rule, launch: Launch) -> Iterator[Finding]:
     tokens, context = int(launch["build.kv_tokens"]), int(launch["build.context_length"])
     asked = launch.get("args.max_total_tokens") if launch.given("max_total_tokens") else None
     if isinstance(asked, int) and tokens < asked:
-        yield rule.finding(
+        yield Violation(
             message=f"the KV cache holds about {tokens:,} tokens, fewer than {launch.flag('max_total_tokens')}",
-            flags=(launch.flag("max_total_tokens"),),
+            flags=("max_total_tokens",),
             cause=f"what the weights leave of --mem-fraction-static {launch.get('args.mem_fraction_static')}",
             impact="SGLang takes the smaller number with a log line",
-            fix=None,
         )
     elif tokens < context and not (isinstance(asked, int) and asked < context):
-        yield rule.finding(
+        yield Violation(
             message=f"the KV cache holds about {tokens:,} tokens, less than one request of {context:,}",
-            flags=tuple(
-                launch.flag(n) for n in ("context_length", "mem_fraction_static") if n in launch.typed
-            ),
+            flags=tuple(n for n in ("context_length", "mem_fraction_static") if n in launch.typed),
             cause=f"what the weights leave of --mem-fraction-static {launch.get('args.mem_fraction_static')}",
             impact="the server starts; longer requests are refused or cut",
-            fix=None,
+            severity=Severity.WARNING if launch.given("context_length") else Severity.INFO,
         )

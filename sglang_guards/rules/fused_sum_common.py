@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sglang_guards.launch.facts import Launch, MissingFact
-from sglang_guards.report.model import Evidence, Fix
+from sglang_guards.report.model import Evidence
+from sglang_guards.rules import sglang_issue, unset
 
 FIELD = "enable_fused_moe_sum_all_reduce"
-FLAG = "--enable-fused-moe-sum-all-reduce"
-#: Facts that decide whether the flag acts on a layer.
-LAYER_NEEDS = ("target.reaches_gate", "target.top_k", "draft.reaches_gate", "draft.top_k")
-REMOVE = Fix(f"remove {FLAG}", {FIELD: None})
-PATCHED_FIX = Fix(f"remove {FLAG}, or apply this release's series from the project's patches/", {FIELD: None})
-UPSTREAM_PR = Evidence("report", "https://github.com/sgl-project/sglang/pull/19672")
+REMOVE = unset(FIELD)
+PATCHED = unset(FIELD, otherwise="apply this release's series from the project's patches/")
+UPSTREAM_PR = sglang_issue(19672)
+ON_H200 = "benchmarks/results, one NVIDIA H200, SGLang 0.5.15"
+#: The probe without which a release has no such flag.
+EXISTS = "flag_exists"
 
 
 def flag_on(launch: Launch) -> bool:
-    """Whether this launch asks for the fused sum."""
-    return launch.get(f"args.{FIELD}") is True
+    """Whether this launch requests the fused sum."""
+    return launch[f"args.{FIELD}"] is True
 
 
 def acts_on(launch: Launch, which: str) -> bool:
@@ -47,3 +48,9 @@ def layers(launch: Launch, condition: Callable[[str], bool]) -> list[str]:
 def named(found: list[str]) -> str:
     """``the target``, ``the draft`` or ``target and draft``."""
     return "target and draft" if len(found) == 2 else f"the {found[0]}"
+
+
+def decided_at(launch: Launch, probe: str) -> tuple[Evidence, ...]:
+    """The line of the installed source that a probe found, for a rule that asks it nothing else."""
+    where = launch.where(f"source.{probe}")
+    return (Evidence("source", where),) if where else ()

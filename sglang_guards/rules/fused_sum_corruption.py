@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sglang_guards.launch.facts import Launch
-from sglang_guards.report.model import Evidence, Finding, Fix, Severity
-from sglang_guards.rules import Rule, rule
+from sglang_guards.report.model import Severity
+from sglang_guards.rules import Violation, rule, sglang_issue, unset
 from sglang_guards.rules.fused_sum_common import (
+    EXISTS,
     FIELD,
-    FLAG,
-    LAYER_NEEDS,
-    PATCHED_FIX,
+    ON_H200,
+    PATCHED,
     REMOVE,
     acts_on,
     flag_on,
@@ -19,11 +19,7 @@ from sglang_guards.rules.fused_sum_common import (
     named,
 )
 
-FMS101_FIX = Fix(
-    f"remove {FLAG}, upgrade to SGLang 0.5.23, or apply this release's series from the project's patches/",
-    {FIELD: None},
-)
-_H200 = Evidence("measured", "benchmarks/results, one NVIDIA H200, SGLang 0.5.15")
+_PLATFORMS = {"hip": "ROCm", "xpu": "XPU", "musa": "MUSA"}
 
 
 @rule(
@@ -31,18 +27,13 @@ _H200 = Evidence("measured", "benchmarks/results, one NVIDIA H200, SGLang 0.5.15
     "fused-sum-with-filtered-experts",
     Severity.ERROR,
     summary="fused MoE sum writes out of bounds when experts are filtered",
-    needs=(
-        *LAYER_NEEDS,
-        "target.experts_filtered",
-        "draft.experts_filtered",
-        "source.zero_store_guarded",
-        "source.gate_checks_experts_filtered",
-        "args.kt_weight_path",
-    ),
-    evidence=(Evidence("report", "https://github.com/sgl-project/sglang/pull/30485"), _H200),
+    source={"zero_store_guarded": False, "gate_checks_experts_filtered": False},
+    only_if=EXISTS,
+    reports=[sglang_issue(30485)],
+    measured=[ON_H200],
     applies=flag_on,
 )
-def out_of_bounds(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def out_of_bounds(launch: Launch) -> Iterator[Violation]:
     """Fused MoE sum with expert parallelism or KTransformers.
 
     ## What it checks
@@ -61,20 +52,21 @@ def out_of_bounds(rule: Rule, launch: Launch) -> Iterator[Finding]:
     Remove the flag, or run a SGLang whose kernel guards the store (0.5.23 does), or apply the patch series.
     """
     hit = layers(launch, lambda which: acts_on(launch, which) and bool(launch[f"{which}.experts_filtered"]))
-    if not hit or launch["source.zero_store_guarded"] or launch.get("source.gate_checks_experts_filtered"):
+    if not hit:
         return
-    kt = bool(launch.get("args.kt_weight_path"))
-    yield rule.finding(
+    offload = bool(launch["args.kt_weight_path"])
+    yield Violation(
         message="fused MoE sum writes out of bounds under "
-        + ("KTransformers expert offload" if kt else "expert parallelism"),
-        flags=(launch.flag(FIELD), launch.flag("kt_weight_path" if kt else "ep_size")),
-        cause=f"{launch.fact(f'{hit[0]}.experts_filtered').where}, so blocks of the others take the filtered branch, "
-        f"which stores zeros over num_tokens × top_k rows of a num_tokens-row output "
-        f"({launch.where('source.zero_store_guarded')})",
+        + ("KTransformers expert offload" if offload else "expert parallelism"),
+        flags=(FIELD, "kt_weight_path" if offload else "ep_size"),
+        cause=f"{launch.fact(f'{hit[0]}.experts_filtered').where}; blocks routed to the other experts take the "
+        "filtered branch, which stores zeros for num_tokens × top_k rows into an output of num_tokens rows",
         impact="start-up and short prompts pass; the first longer batch dies with an illegal memory access on "
         "every rank",
-        fix=FMS101_FIX,
-        evidence=(Evidence("source", launch.where("source.zero_store_guarded")),),
+        fix=unset(
+            FIELD,
+            otherwise="upgrade to SGLang 0.5.23, or apply this release's series from the project's patches/",
+        ),
     )
 
 
@@ -83,18 +75,16 @@ def out_of_bounds(rule: Rule, launch: Launch) -> Iterator[Finding]:
     "fused-sum-on-unsupported-platform",
     Severity.ERROR,
     summary="fused MoE sum returns garbage on this platform",
-    needs=(
-        *LAYER_NEEDS,
-        "gpu.platform",
-        "source.combine_covers_hip",
-        "source.combine_covers_xpu",
-        "source.combine_covers_musa",
-        "source.combine_covers_other",
-    ),
-    evidence=(),
+    source={
+        "ROCm": {"combine_covers_hip": False},
+        "XPU": {"combine_covers_xpu": False},
+        "MUSA": {"combine_covers_musa": False},
+        "other platforms": {"combine_covers_other": False},
+    },
+    only_if=EXISTS,
     applies=flag_on,
 )
-def unsupported_platform(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def unsupported_platform(launch: Launch) -> Iterator[Violation]:
     """Fused MoE sum outside CUDA.
 
     ## What it checks
@@ -112,23 +102,20 @@ def unsupported_platform(rule: Rule, launch: Launch) -> Iterator[Finding]:
     Remove the flag. On ROCm a runner other than Triton (AITER) makes the flag do nothing instead.
     """
     platform = str(launch["gpu.platform"])
-    if platform in ("cuda", "cpu", "npu", "mps"):  # the latter never reach the Triton runner: FMS201
+    if platform in ("cuda", "cpu", "npu", "mps"):  # the latter three never reach the Triton runner: FMS201
         return
     hit = layers(launch, lambda which: acts_on(launch, which))
-    probe = platform if platform in ("hip", "xpu", "musa") else "other"
-    if not hit or launch[f"source.combine_covers_{probe}"]:
+    if not hit:
         return
-    where = launch.where(f"source.combine_covers_{probe}")
-    names = {"hip": "ROCm", "xpu": "XPU", "musa": "MUSA"}
-    name = names.get(platform, platform)
-    yield rule.finding(
+    name = _PLATFORMS.get(platform, platform)
+    yield Violation(
+        case=_PLATFORMS.get(platform, "other platforms"),
         message=f"fused MoE sum returns garbage on {name}",
-        flags=(launch.flag(FIELD),),
-        cause=f"the MoE layers of {named(hit)} run on Triton, and the {name} combine sums a buffer that the fused "
-        f"kernel never writes ({where})",
-        impact="from the first token the output is garbage, without an error",
-        fix=PATCHED_FIX,
-        evidence=(Evidence("source", where),),
+        flags=(FIELD,),
+        cause=f"the MoE layers of {named(hit)} run on Triton, and the {name} combine step sums a buffer that the fused "
+        "kernel never writes",
+        impact="the output is garbage from the first token, without an error",
+        fix=PATCHED,
     )
 
 
@@ -136,18 +123,13 @@ def unsupported_platform(rule: Rule, launch: Launch) -> Iterator[Finding]:
     "FMS103",
     "fused-sum-with-moe-lora",
     Severity.ERROR,
-    summary="fused MoE sum drops the down-projection LoRA of the experts",
-    needs=(
-        *LAYER_NEEDS,
-        "lora.enabled",
-        "target.lora_wrapped",
-        "source.lora_runner_through_gate",
-        "source.gate_checks_lora_hooks",
-    ),
-    evidence=(_H200,),
-    applies=lambda launch: flag_on(launch) and launch.get("lora.enabled") is not False,
+    summary="fused MoE sum drops the experts' down-projection LoRA",
+    source={"gate_checks_lora_hooks": False, "lora_runner_through_gate": True},
+    only_if=EXISTS,
+    measured=[ON_H200],
+    applies=lambda launch: flag_on(launch) and launch["lora.enabled"] is not False,
 )
-def lora_dropped(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def lora_dropped(launch: Launch) -> Iterator[Violation]:
     """Fused MoE sum with LoRA adapters on the experts.
 
     ## What it checks
@@ -165,22 +147,14 @@ def lora_dropped(rule: Rule, launch: Launch) -> Iterator[Finding]:
     ## Fix
     Remove the flag, or apply the patch series.
     """
-    if not acts_on(launch, "target") or not launch["target.lora_wrapped"]:
-        return
-    if not launch["source.lora_runner_through_gate"] or launch["source.gate_checks_lora_hooks"]:
-        return
-    where = launch.where("source.gate_checks_lora_hooks")
-    yield rule.finding(
-        flags=(
-            launch.flag(FIELD),
-            launch.flag("lora_paths" if launch.get("args.lora_paths") else "enable_lora"),
-        ),
-        cause="the adapters wrap the experts, and their down-projection part is added to a buffer that the fused path "
-        f"never reads ({where})",
-        impact="every request with an adapter gets wrong text, without an error",
-        fix=PATCHED_FIX,
-        evidence=(Evidence("source", where),),
-    )
+    if acts_on(launch, "target") and launch["target.lora_wrapped"]:
+        yield Violation(
+            flags=(FIELD, "lora_paths" if launch["args.lora_paths"] else "enable_lora"),
+            cause="the adapters wrap the experts, and their down-projection delta is added to a buffer that the fused "
+            "path never reads",
+            impact="every request that uses an adapter gets wrong text, without an error",
+            fix=PATCHED,
+        )
 
 
 @rule(
@@ -188,16 +162,12 @@ def lora_dropped(rule: Rule, launch: Launch) -> Iterator[Finding]:
     "fused-sum-with-deterministic-inference",
     Severity.ERROR,
     summary="fused MoE sum breaks deterministic inference",
-    needs=(
-        *LAYER_NEEDS,
-        "args.enable_deterministic_inference",
-        "args.rl_on_policy_target",
-        "source.gate_checks_deterministic",
-    ),
-    evidence=(_H200,),
+    source={"fused_add_found": True, "gate_checks_deterministic": False},
+    only_if=EXISTS,
+    measured=[ON_H200],
     applies=flag_on,
 )
-def not_deterministic(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def not_deterministic(launch: Launch) -> Iterator[Violation]:
     """Fused MoE sum under deterministic inference or on-policy RL.
 
     ## What it checks
@@ -214,36 +184,32 @@ def not_deterministic(rule: Rule, launch: Launch) -> Iterator[Finding]:
     ## Fix
     Remove the flag.
     """
-    asked = [
-        name
-        for name in ("enable_deterministic_inference", "rl_on_policy_target")
-        if launch.get(f"args.{name}")
+    modes = [
+        name for name in ("enable_deterministic_inference", "rl_on_policy_target") if launch[f"args.{name}"]
     ]
-    if not asked:
+    if not modes:
         return
     hit = layers(launch, lambda which: acts_on(launch, which))
-    if not hit or launch["source.gate_checks_deterministic"]:
-        return
-    shown = next((name for name in asked if launch.given(name)), asked[-1])
-    yield rule.finding(
-        flags=(launch.flag(FIELD), launch.flag(shown)),
-        cause=f"the MoE layers of {named(hit)} add expert outputs with atomics, whose order changes from run to run",
-        impact="repeated runs of one prompt give different logits at nearly every batch size",
-        fix=REMOVE,
-        evidence=(Evidence("source", launch.where("source.fused_add_found")),),
-    )
+    if hit:
+        yield Violation(
+            flags=(FIELD, next((name for name in modes if launch.given(name)), modes[-1])),
+            cause=f"the MoE layers of {named(hit)} add expert outputs with atomics, in an order that changes from run "
+            "to run",
+            impact="repeated runs of the same prompt give different logits at nearly every batch size",
+            fix=REMOVE,
+        )
 
 
 @rule(
     "FMS105",
     "fused-sum-with-paged-experts",
     Severity.ERROR,
-    summary="SGLang refuses the fused MoE sum with paged experts, after loading has begun",
-    needs=("args.enable_paged_experts", "source.paged_experts_rejects_flag"),
-    evidence=(),
-    applies=lambda launch: flag_on(launch) and bool(launch.get("args.enable_paged_experts")),
+    summary="SGLang refuses the fused MoE sum with paged experts only while it builds the layers",
+    source={"paged_experts_rejects_flag": True},
+    only_if="paged_experts_exists",
+    applies=lambda launch: flag_on(launch) and bool(launch["args.enable_paged_experts"]),
 )
-def paged_experts(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def paged_experts(launch: Launch) -> Iterator[Violation]:
     """Fused MoE sum with paged experts.
 
     ## What it checks
@@ -258,13 +224,9 @@ def paged_experts(rule: Rule, launch: Launch) -> Iterator[Finding]:
     ## Fix
     Remove the fused-sum flag.
     """
-    if not launch["source.paged_experts_rejects_flag"]:
-        return
-    where = launch.where("source.paged_experts_rejects_flag")
-    yield rule.finding(
-        flags=(launch.flag(FIELD), launch.flag("enable_paged_experts")),
-        cause=f"paged experts sum the top-k outputs themselves and raise when the flag is on ({where})",
-        impact="the schedulers die while the layers are built",
+    yield Violation(
+        flags=(FIELD, "enable_paged_experts"),
+        cause="paged experts sum the top-k outputs themselves and raise when the flag is set",
+        impact="every scheduler process dies while the layers are built",
         fix=REMOVE,
-        evidence=(Evidence("source", where),),
     )

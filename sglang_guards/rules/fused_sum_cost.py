@@ -6,9 +6,18 @@ from collections.abc import Iterator
 
 from sglang_guards.launch import measurements
 from sglang_guards.launch.facts import Launch
-from sglang_guards.report.model import Evidence, Finding, Severity
-from sglang_guards.rules import Rule, rule
-from sglang_guards.rules.fused_sum_common import FIELD, LAYER_NEEDS, REMOVE, acts_on, flag_on, layers, named
+from sglang_guards.report.model import Severity
+from sglang_guards.rules import Violation, manual, read_in, rule
+from sglang_guards.rules.fused_sum_common import (
+    EXISTS,
+    FIELD,
+    ON_H200,
+    REMOVE,
+    acts_on,
+    flag_on,
+    layers,
+    named,
+)
 
 
 @rule(
@@ -16,23 +25,12 @@ from sglang_guards.rules.fused_sum_common import FIELD, LAYER_NEEDS, REMOVE, act
     "fused-sum-with-ordered-atomics",
     Severity.WARNING,
     summary="fused MoE sum is slower than the default on this SGLang",
-    needs=(
-        *LAYER_NEEDS,
-        "gpu.sm",
-        "gpu.platform",
-        "gpu.name",
-        "source.fused_add_relaxed",
-        "model.hidden_size",
-        "model.num_experts",
-        "model.moe_intermediate_size",
-        "model.quant_kind",
-        "args.tp_size",
-        "args.ep_size",
-    ),
-    evidence=(Evidence("measured", "benchmarks/results, one NVIDIA H200, SGLang 0.5.15"),),
+    source={"fused_add_relaxed": False, "fused_add_found": True},
+    only_if=EXISTS,
+    measured=[ON_H200],
     applies=flag_on,
 )
-def slower(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def slower(launch: Launch) -> Iterator[Violation]:
     """Fused MoE sum with acquire-release atomics.
 
     ## What it checks
@@ -48,23 +46,23 @@ def slower(rule: Rule, launch: Launch) -> Iterator[Finding]:
     measures it on your machine; the finding says where its figures come from.
 
     ## Fix
-    Remove the flag, or apply the relaxed-atomics patch, with which the same flag is a gain.
+    Remove the flag, or apply the relaxed-atomics patch, with which the same flag is a gain. Where another runner is
+    known to be faster for this shape, the fix names it.
     """
     if launch["gpu.platform"] != "cuda" or launch["gpu.sm"] < 90:
         return
     hit = layers(launch, lambda which: acts_on(launch, which))
-    if not hit or launch["source.fused_add_relaxed"]:
+    speed = measurements.told(launch) if hit else None
+    if speed is None or not speed.slower:
         return
-    speed = measurements.told(launch)
-    if not speed.slower:
-        return
-    where = launch.where("source.fused_add_relaxed")
-    yield rule.finding(
-        flags=(launch.flag(FIELD),),
-        cause=f"the MoE layers of {named(hit)} add with acquire-release atomics ({where}); {speed.text}",
-        impact="prefill is slower, the more the longer the batch; decoding changes by a few percent",
-        fix=REMOVE,
-        evidence=(Evidence("source", where),),
+    other = measurements.faster_runner(launch)
+    yield Violation(
+        flags=(FIELD,),
+        cause=f"the MoE layers of {named(hit)} add with acquire-release atomics; {speed.text}",
+        impact="prefill slows down as batches grow; decode changes by a few percent",
+        fix=REMOVE
+        if other is None
+        else REMOVE + manual(f"try --moe-runner-backend {other.runner} ({other.text})"),
     )
 
 
@@ -73,13 +71,10 @@ def slower(rule: Rule, launch: Launch) -> Iterator[Finding]:
     "fused-sum-bf16-before-sm90",
     Severity.WARNING,
     summary="fused MoE sum adds bf16 by compare-and-swap on this GPU",
-    needs=(*LAYER_NEEDS, "gpu.sm", "gpu.platform", "gpu.name", "target.dtype"),
-    evidence=(
-        Evidence("source", "Triton ahead-of-time compilation for sm_80, sm_86, sm_89: atom.cas.b32 loop"),
-    ),
+    reports=[read_in("Triton ahead-of-time compilation for sm_80, sm_86, sm_89: atom.cas.b32 loop")],
     applies=flag_on,
 )
-def compare_and_swap(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def compare_and_swap(launch: Launch) -> Iterator[Violation]:
     """Fused MoE sum in bf16 on a GPU before SM90.
 
     ## What it checks
@@ -97,15 +92,13 @@ def compare_and_swap(rule: Rule, launch: Launch) -> Iterator[Finding]:
     """
     if launch["gpu.platform"] != "cuda" or launch["gpu.sm"] >= 90:
         return
-    hit = layers(launch, lambda which: acts_on(launch, which))
-    if not hit or launch["target.dtype"] != "bfloat16":
-        return
-    yield rule.finding(
-        flags=(launch.flag(FIELD),),
-        cause=f"SM{launch['gpu.sm']} has no bf16 atomic add, so each addition is a compare-and-swap loop",
-        impact="in every MoE layer; the cost was not measured",
-        fix=REMOVE,
-    )
+    if layers(launch, lambda which: acts_on(launch, which)) and launch["target.dtype"] == "bfloat16":
+        yield Violation(
+            flags=(FIELD,),
+            cause=f"SM{launch['gpu.sm']} has no native bf16 atomic add, so every addition is a compare-and-swap loop",
+            impact="every MoE layer is affected; the slowdown was not measured",
+            fix=REMOVE,
+        )
 
 
 @rule(
@@ -113,13 +106,10 @@ def compare_and_swap(rule: Rule, launch: Launch) -> Iterator[Finding]:
     "fused-sum-accumulates-in-low-precision",
     Severity.INFO,
     summary="fused MoE sum accumulates in 16 bits",
-    needs=(*LAYER_NEEDS, "target.dtype"),
-    evidence=(
-        Evidence("measured", "CPU simulation over Dirichlet router weights: RMS error ×1.5 to ×1.8 for bf16"),
-    ),
+    measured=["CPU simulation over Dirichlet router weights: RMS error ×1.5 to ×1.8 for bf16"],
     applies=flag_on,
 )
-def low_precision(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def low_precision(launch: Launch) -> Iterator[Violation]:
     """Fused MoE sum rounds after every expert.
 
     ## What it checks
@@ -136,14 +126,14 @@ def low_precision(rule: Rule, launch: Launch) -> Iterator[Finding]:
     None needed; remove the flag where last digits matter.
     """
     hit = layers(launch, lambda which: acts_on(launch, which))
-    dtype = launch["target.dtype"]
-    if not hit or dtype not in ("bfloat16", "float16"):
+    dtype = launch["target.dtype"] if hit else None
+    if dtype not in ("bfloat16", "float16"):
         return
-    top_k = launch[f"{hit[0]}.top_k"]
-    yield rule.finding(
+    yield Violation(
         message=f"fused MoE sum accumulates in {'bf16' if dtype == 'bfloat16' else 'fp16'}",
-        flags=(launch.flag(FIELD),),
-        cause=f"each of the {top_k} expert outputs is rounded as it is added, in place of one fp32 sum",
-        impact="logits differ in the last digits, and from run to run",
+        flags=(FIELD,),
+        cause=f"each of the {launch[f'{hit[0]}.top_k']} expert outputs is rounded as it is added, instead of one fp32 "
+        "sum that is rounded once",
+        impact="logits differ in the low-order bits and are not reproducible",
         fix=REMOVE,
     )

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sglang_guards.launch.facts import Launch, MissingFact
-from sglang_guards.report.model import Evidence, Finding, Severity
-from sglang_guards.rules import Rule, rule
-from sglang_guards.rules.fused_sum_common import FIELD, LAYER_NEEDS, REMOVE, UPSTREAM_PR, acts_on, flag_on
-
-_REACH_NEEDS = (
-    "target.reaches_gate",
-    "target.runner_why",
-    "draft.reaches_gate",
-    "draft.runner_why",
-    "draft_model.exists",
-    "target.lora_wrapped",
-    "lora.enabled",
-    "source.lora_runner_through_gate",
+from sglang_guards.report.model import Severity
+from sglang_guards.rules import Violation, read_in, rule
+from sglang_guards.rules.fused_sum_common import (
+    EXISTS,
+    FIELD,
+    REMOVE,
+    UPSTREAM_PR,
+    acts_on,
+    decided_at,
+    flag_on,
 )
+
+_NOTHING = "no runtime effect: the server behaves as if the flag were unset, and SGLang logs nothing"
 
 
 def _reaches(launch: Launch, which: str) -> bool:
@@ -35,11 +34,10 @@ def _reaches(launch: Launch, which: str) -> bool:
     "fused-sum-without-effect",
     Severity.WARNING,
     summary="fused MoE sum does nothing in this launch",
-    needs=_REACH_NEEDS,
-    evidence=(UPSTREAM_PR,),
+    reports=[UPSTREAM_PR],
     applies=flag_on,
 )
-def no_effect(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def no_effect(launch: Launch) -> Iterator[Violation]:
     """Fused MoE sum that no layer can reach.
 
     ## What it checks
@@ -63,12 +61,8 @@ def no_effect(rule: Rule, launch: Launch) -> Iterator[Finding]:
         why = "LoRA wraps the experts, and this SGLang's LoRA runner does not read the flag"
     if launch["draft_model.exists"] and launch["draft.runner_why"] != launch["target.runner_why"]:
         why += f"; for the draft: {launch['draft.runner_why']}"
-    yield rule.finding(
-        flags=(launch.flag(FIELD),),
-        cause=why,
-        impact="nothing happens and SGLang logs nothing",
-        fix=REMOVE,
-        evidence=(Evidence("source", launch.where("source.gate_found")),),
+    yield Violation(
+        flags=(FIELD,), cause=why, impact=_NOTHING, fix=REMOVE, evidence=decided_at(launch, "gate_found")
     )
 
 
@@ -77,11 +71,12 @@ def no_effect(rule: Rule, launch: Launch) -> Iterator[Finding]:
     "fused-sum-with-top-k-at-most-two",
     Severity.WARNING,
     summary="fused MoE sum does nothing at this top-k",
-    needs=(*LAYER_NEEDS, *_REACH_NEEDS, "source.gate_checks_top_k"),
-    evidence=(UPSTREAM_PR,),
+    source={"gate_checks_top_k": True},
+    only_if=EXISTS,
+    reports=[UPSTREAM_PR],
     applies=flag_on,
 )
-def small_top_k(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def small_top_k(launch: Launch) -> Iterator[Violation]:
     """Fused MoE sum with two experts per token or fewer.
 
     ## What it checks
@@ -99,15 +94,11 @@ def small_top_k(rule: Rule, launch: Launch) -> Iterator[Finding]:
     reaching = [which for which in ("target", "draft") if _reaches(launch, which)]
     if not reaching or any(int(launch[f"{which}.top_k"]) > 2 for which in reaching):
         return
-    if not launch["source.gate_checks_top_k"]:
-        return
-    where = launch.where("source.gate_checks_top_k")
-    yield rule.finding(
-        flags=(launch.flag(FIELD),),
-        cause=f"{launch.fact(f'{reaching[0]}.top_k').where}, and the gate asks for more than 2 ({where})",
-        impact="nothing happens and SGLang logs nothing",
+    yield Violation(
+        flags=(FIELD,),
+        cause=f"{launch.fact(f'{reaching[0]}.top_k').where}, and the fused path needs a top-k above 2",
+        impact=_NOTHING,
         fix=REMOVE,
-        evidence=(Evidence("source", where),),
     )
 
 
@@ -115,12 +106,11 @@ def small_top_k(rule: Rule, launch: Launch) -> Iterator[Finding]:
     "FMS203",
     "fused-sum-on-one-model-only",
     Severity.WARNING,
-    summary="fused MoE sum acts on one of the two models only",
-    needs=(*LAYER_NEEDS, "target.exists", "draft.exists", "target.runner_why", "draft.runner_why"),
-    evidence=(Evidence("source", "layers/moe/utils.py: speculative_moe_backend_context"),),
-    applies=lambda launch: flag_on(launch) and launch.get("draft_model.exists") is not False,
+    summary="fused MoE sum acts on only one of target and draft",
+    reports=[read_in("layers/moe/utils.py: speculative_moe_backend_context")],
+    applies=lambda launch: flag_on(launch) and launch["draft_model.exists"] is not False,
 )
-def one_model_only(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def one_model_only(launch: Launch) -> Iterator[Violation]:
     """Fused MoE sum that acts on the draft but not on the target, or the other way round.
 
     ## What it checks
@@ -142,11 +132,11 @@ def one_model_only(rule: Rule, launch: Launch) -> Iterator[Finding]:
     if len(on) != 1:
         return
     other = "draft" if on[0] == "target" else "target"
-    yield rule.finding(
+    yield Violation(
         message=f"fused MoE sum acts on the {on[0]} only",
-        flags=(launch.flag(FIELD), launch.flag("speculative_algorithm")),
+        flags=(FIELD, "speculative_algorithm"),
         cause=f"{on[0]}: {launch[f'{on[0]}.runner_why']}; {other}: {_why_not(launch, other)}",
-        impact=f"the {other}'s layers sum as without the flag",
+        impact=f"the {other}'s layers sum as if the flag were unset",
         fix=REMOVE,
     )
 

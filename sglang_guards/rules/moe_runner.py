@@ -1,19 +1,13 @@
-"""RUN1xx: experts that the asked-for runner cannot run, or runs wrongly."""
+"""RUN1xx: experts that the requested runner cannot run, or runs wrongly."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from sglang_guards.launch.facts import Launch
-from sglang_guards.report.model import Evidence, Finding, Fix, Severity
-from sglang_guards.rules import Rule, rule
-from sglang_guards.rules.reports_common import env_on, is_moe, issue, line, major, typed
-
-_AUTO = Fix("remove --moe-runner-backend: SGLang then picks a runner that fits", {"moe_runner_backend": None})
-
-
-def _backend(launch: Launch) -> str:
-    return str(launch.get("args.moe_runner_backend") or "auto")
+from sglang_guards.report.model import Severity
+from sglang_guards.rules import Violation, manual, public_note, rule, sglang_issue, unset
+from sglang_guards.rules.reports_common import AUTO_RUNNER, env_on, is_moe, major, runner_backend
 
 
 @rule(
@@ -21,11 +15,11 @@ def _backend(launch: Launch) -> str:
     "fp8-experts-on-flashinfer-cutlass",
     Severity.ERROR,
     summary="FP8 experts have no runner for flashinfer_cutlass",
-    needs=("args.moe_runner_backend", "model.quant_kind", "source.fp8_cutlass_without_runner"),
-    evidence=(issue(27951),),
-    applies=lambda launch: is_moe(launch) and _backend(launch) == "flashinfer_cutlass",
+    source={"fp8_cutlass_without_runner": True},
+    reports=[sglang_issue(27951)],
+    applies=lambda launch: runner_backend(launch) == "flashinfer_cutlass" and is_moe(launch),
 )
-def fp8_cutlass(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def fp8_cutlass(launch: Launch) -> Iterator[Violation]:
     """FP8 experts with --moe-runner-backend flashinfer_cutlass.
 
     ## What it checks
@@ -41,14 +35,12 @@ def fp8_cutlass(rule: Rule, launch: Launch) -> Iterator[Finding]:
     ## Fix
     Leave the runner to SGLang, or name triton.
     """
-    if launch["model.quant_kind"] == "fp8" and launch["source.fp8_cutlass_without_runner"]:
-        yield rule.finding(
-            flags=typed(launch, "moe_runner_backend"),
-            cause=f"the FP8 expert method builds runners for Triton, DeepGEMM and TRT-LLM only "
-            f"({launch.where('source.fp8_cutlass_without_runner')})",
-            impact="after the weights have loaded, the first forward dies with an AttributeError",
-            fix=_AUTO,
-            evidence=(line(launch, "fp8_cutlass_without_runner"),),
+    if launch["model.quant_kind"] == "fp8":
+        yield Violation(
+            flags=("moe_runner_backend",),
+            cause="the FP8 expert method builds runners for Triton, DeepGEMM and TRT-LLM only",
+            impact="the first forward, after the weights are loaded, dies with an AttributeError",
+            fix=AUTO_RUNNER,
         )
 
 
@@ -57,11 +49,11 @@ def fp8_cutlass(rule: Rule, launch: Launch) -> Iterator[Finding]:
     "quark-mxfp4-experts-without-aiter",
     Severity.ERROR,
     summary="Quark MXFP4 experts run on AITER only",
-    needs=("args.moe_runner_backend", "model.quant_kind", "source.quark_mxfp4_needs_aiter"),
-    evidence=(Evidence("report", "https://github.com/AMD-AGI/Hyperloom/issues/1036"),),
-    applies=lambda launch: is_moe(launch) and _backend(launch) not in ("auto", "aiter"),
+    source={"quark_mxfp4_needs_aiter": True},
+    reports=[public_note("https://github.com/AMD-AGI/Hyperloom/issues/1036")],
+    applies=lambda launch: runner_backend(launch) not in ("auto", "aiter") and is_moe(launch),
 )
-def quark_mxfp4(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def quark_mxfp4(launch: Launch) -> Iterator[Violation]:
     """Quark MXFP4 experts with a runner other than AITER.
 
     ## What it checks
@@ -77,14 +69,12 @@ def quark_mxfp4(rule: Rule, launch: Launch) -> Iterator[Finding]:
     ## Fix
     Remove --moe-runner-backend, or name aiter.
     """
-    if launch["model.quant_kind"] == "quark_mxfp4" and launch["source.quark_mxfp4_needs_aiter"]:
-        yield rule.finding(
-            flags=typed(launch, "moe_runner_backend"),
-            cause=f"the Quark MXFP4 scheme builds no runner for {_backend(launch)} "
-            f"({launch.where('source.quark_mxfp4_needs_aiter')})",
-            impact="the workers die at model load or in the first forward",
-            fix=_AUTO,
-            evidence=(line(launch, "quark_mxfp4_needs_aiter"),),
+    if launch["model.quant_kind"] == "quark_mxfp4":
+        yield Violation(
+            flags=("moe_runner_backend",),
+            cause=f"the Quark MXFP4 scheme builds no runner for {runner_backend(launch)}",
+            impact="every worker dies while the model loads or in the first forward",
+            fix=AUTO_RUNNER,
         )
 
 
@@ -92,20 +82,14 @@ def quark_mxfp4(rule: Rule, launch: Launch) -> Iterator[Finding]:
     "RUN103",
     "aiter-weights-read-by-triton",
     Severity.ERROR,
-    summary="FP8 experts are laid out for AITER and read by Triton",
-    needs=(
-        "gpu.platform",
-        "args.moe_runner_backend",
-        "model.quant_kind",
-        "model.quant_block",
-        "source.fp8_aiter_layout_for_any_runner",
-    ),
-    evidence=(Evidence("report", "https://github.com/AMD-AGI/Hyperloom/pull/1459"),),
+    summary="Triton reads FP8 expert weights in AITER's layout",
+    source={"fp8_aiter_layout_for_any_runner": True},
+    reports=[public_note("https://github.com/AMD-AGI/Hyperloom/pull/1459")],
     applies=lambda launch: (
-        is_moe(launch) and _backend(launch) == "triton" and env_on(launch, "SGLANG_USE_AITER")
+        env_on(launch, "SGLANG_USE_AITER") and runner_backend(launch) == "triton" and is_moe(launch)
     ),
 )
-def aiter_layout(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def aiter_layout(launch: Launch) -> Iterator[Violation]:
     """SGLANG_USE_AITER=1 together with --moe-runner-backend triton on ROCm.
 
     ## What it checks
@@ -122,19 +106,15 @@ def aiter_layout(rule: Rule, launch: Launch) -> Iterator[Finding]:
     Remove --moe-runner-backend: auto follows the switch. Or unset SGLANG_USE_AITER.
     """
     if (
-        launch["gpu.platform"] != "hip"
-        or launch["model.quant_kind"] != "fp8"
-        or not launch["model.quant_block"]
+        launch["gpu.platform"] == "hip"
+        and launch["model.quant_kind"] == "fp8"
+        and launch["model.quant_block"]
     ):
-        return
-    if launch["source.fp8_aiter_layout_for_any_runner"]:
-        yield rule.finding(
-            flags=("SGLANG_USE_AITER=1", *typed(launch, "moe_runner_backend")),
-            cause=f"the experts are shuffled for AITER whichever runner reads them "
-            f"({launch.where('source.fp8_aiter_layout_for_any_runner')})",
-            impact="from the first token the output is wrong, without an error",
-            fix=_AUTO,
-            evidence=(line(launch, "fp8_aiter_layout_for_any_runner"),),
+        yield Violation(
+            flags=("SGLANG_USE_AITER=1", "moe_runner_backend"),
+            cause="the expert weights are shuffled for AITER whichever runner reads them",
+            impact="the output is wrong from the first token, without an error",
+            fix=AUTO_RUNNER,
         )
 
 
@@ -143,20 +123,20 @@ def aiter_layout(rule: Rule, launch: Launch) -> Iterator[Finding]:
     "mxfp8-experts-off-sm100",
     Severity.ERROR,
     summary="MXFP8 experts have no kernel on this GPU",
-    needs=("gpu.platform", "gpu.sm", "model.quant", "source.mxfp8_experts_need_sm100"),
-    evidence=(Evidence("report", "https://github.com/kvcache-ai/ktransformers/issues/2058"),),
+    source={"mxfp8_experts_need_sm100": True},
+    reports=[public_note("https://github.com/kvcache-ai/ktransformers/issues/2058")],
     applies=lambda launch: (
-        is_moe(launch) and "mxfp8" in (launch.get("model.quant"), launch.get("args.quantization"))
+        (launch["args.quantization"] == "mxfp8" or launch["model.quant"] == "mxfp8") and is_moe(launch)
     ),
 )
-def mxfp8_gpu(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def mxfp8_gpu(launch: Launch) -> Iterator[Violation]:
     """MXFP8 experts on a CUDA GPU other than SM100.
 
     ## What it checks
     The experts are MXFP8, by the checkpoint or by --quantization, and the GPU is CUDA but not of the SM10x family.
 
     ## Why it matters
-    SGLang overrides the runner that was asked for, and the kernel that it takes is built for SM10x (and ROCm gfx95).
+    SGLang overrides the runner that was requested, and the kernel that it takes is built for SM10x (and ROCm gfx95).
 
     ## When it hurts
     Once the weights are read: a RuntimeError in every worker while they are repacked.
@@ -164,20 +144,14 @@ def mxfp8_gpu(rule: Rule, launch: Launch) -> Iterator[Finding]:
     ## Fix
     Use a block-FP8 or bf16 checkpoint on this GPU.
     """
-    if (
-        launch["gpu.platform"] != "cuda"
-        or major(launch) == 10
-        or env_on(launch, "SGLANG_FORCE_MXFP8_BLOCK_CONVERT")
-    ):
+    if launch["gpu.platform"] != "cuda" or major(launch) == 10:
         return
-    if launch["source.mxfp8_experts_need_sm100"]:
-        yield rule.finding(
-            flags=typed(launch, "quantization"),
-            cause=f"this launch targets SM{launch['gpu.sm']}; MXFP8 experts raise on every CUDA GPU but SM10x "
-            f"({launch.where('source.mxfp8_experts_need_sm100')})",
+    if not env_on(launch, "SGLANG_FORCE_MXFP8_BLOCK_CONVERT"):
+        yield Violation(
+            flags=("quantization",),
+            cause=f"the GPU is SM{launch['gpu.sm']}; MXFP8 experts raise on every CUDA GPU but SM10x",
             impact="a RuntimeError in every worker, once the weights are read",
-            fix=Fix("use a block-FP8 or bf16 checkpoint on this GPU"),
-            evidence=(line(launch, "mxfp8_experts_need_sm100"),),
+            fix=manual("use a block-FP8 or bf16 checkpoint on this GPU"),
         )
 
 
@@ -185,14 +159,12 @@ def mxfp8_gpu(rule: Rule, launch: Launch) -> Iterator[Finding]:
     "RUN105",
     "w4afp8-experts-with-deepep",
     Severity.ERROR,
-    summary="the W4AFP8 combine under DeepEP calls its kernel wrongly",
-    needs=("model.quant", "args.moe_a2a_backend", "args.deepep_mode", "source.w4afp8_deepep_call_incomplete"),
-    evidence=(issue(33660),),
-    applies=lambda launch: (
-        launch.get("model.quant") == "w4afp8" and launch.get("args.moe_a2a_backend") == "deepep"
-    ),
+    summary="W4AFP8 experts call DeepEP's combine kernel with an argument missing",
+    source={"w4afp8_deepep_call_incomplete": True},
+    reports=[sglang_issue(33660)],
+    applies=lambda launch: launch["args.moe_a2a_backend"] == "deepep" and launch["model.quant"] == "w4afp8",
 )
-def w4afp8_deepep(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def w4afp8_deepep(launch: Launch) -> Iterator[Violation]:
     """W4AFP8 experts with --moe-a2a-backend deepep.
 
     ## What it checks
@@ -208,12 +180,10 @@ def w4afp8_deepep(rule: Rule, launch: Launch) -> Iterator[Finding]:
     ## Fix
     Run without DeepEP (--moe-a2a-backend none), or a release that passes the argument.
     """
-    if launch.get("args.deepep_mode") != "low_latency" and launch["source.w4afp8_deepep_call_incomplete"]:
-        missing = launch.fact("source.w4afp8_deepep_call_incomplete")
-        yield rule.finding(
-            flags=typed(launch, "quantization", "moe_a2a_backend"),
-            cause=f"the combine calls deepep_post_reorder_triton_kernel without one of its arguments ({missing.where})",
-            impact="every rank dies at the first prefill",
-            fix=Fix("remove --moe-a2a-backend deepep", {"moe_a2a_backend": None}, applicability="display"),
-            evidence=(line(launch, "w4afp8_deepep_call_incomplete"),),
+    if launch["args.deepep_mode"] != "low_latency":
+        yield Violation(
+            flags=("quantization", "moe_a2a_backend"),
+            cause="the call of deepep_post_reorder_triton_kernel leaves out one of its arguments",
+            impact="every rank dies with a TypeError at the first prefill",
+            fix=unset("moe_a2a_backend", safe=False),
         )

@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sglang_guards.launch.facts import Launch
-from sglang_guards.report.model import Evidence, Finding, Fix, Severity
-from sglang_guards.rules import Rule, rule
-from sglang_guards.rules.reports_common import NO_A2A, has_lora, is_moe, issue, line, major, typed
-
-_LORA = ("lora.enabled", "target.lora_wrapped")
-
-
-def _lora_on_experts(launch: Launch) -> bool:
-    return is_moe(launch) and has_lora(launch)
+from sglang_guards.report.model import Severity
+from sglang_guards.rules import Violation, manual, public_note, rule, set_to, sglang_issue, unset
+from sglang_guards.rules.reports_common import NO_A2A, ep_size, has_lora, is_moe, major, runner_backend
 
 
 def _by_adapter(launch: Launch) -> Severity | None:
@@ -35,12 +29,14 @@ def _who(launch: Launch) -> str:
     "RUN201",
     "mxfp4-lora-on-triton",
     Severity.ERROR,
-    summary="MXFP4 experts cannot serve the Triton LoRA runner",
-    needs=(*_LORA, "args.moe_runner_backend", "model.quant", "source.mxfp4_has_triton_lora"),
-    evidence=(issue(27930),),
-    applies=lambda launch: _lora_on_experts(launch) and launch.get("model.quant") == "mxfp4",
+    summary="MXFP4 experts do not support the Triton LoRA runner",
+    source={"mxfp4_has_triton_lora": False},
+    reports=[sglang_issue(27930)],
+    applies=lambda launch: (
+        runner_backend(launch) == "triton" and has_lora(launch) and launch["model.quant"] == "mxfp4"
+    ),
 )
-def mxfp4_lora(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def mxfp4_lora(launch: Launch) -> Iterator[Violation]:
     """LoRA on MXFP4 experts with the Triton runner.
 
     ## What it checks
@@ -58,17 +54,13 @@ def mxfp4_lora(rule: Rule, launch: Launch) -> Iterator[Finding]:
     Serve the bf16 conversion of the checkpoint, or adapters that leave the experts alone.
     """
     severity = _by_adapter(launch)
-    if severity is None or launch.get("args.moe_runner_backend") != "triton":
-        return
-    if launch["source.mxfp4_has_triton_lora"] is False:
-        yield rule.finding(
+    if severity is not None and is_moe(launch):
+        yield Violation(
             severity=severity,
-            flags=typed(launch, "moe_runner_backend", "lora_paths"),
-            cause=f"{_who(launch)}, the wrapper asks for Triton weights that the MXFP4 method does not give "
-            f"({launch.where('source.mxfp4_has_triton_lora')})",
-            impact="NotImplementedError in every worker, after the weights have loaded",
-            fix=Fix("serve the bf16 conversion of the checkpoint"),
-            evidence=(line(launch, "mxfp4_has_triton_lora"),),
+            flags=("moe_runner_backend", "lora_paths"),
+            cause=f"{_who(launch)}, the LoRA wrapper needs Triton weights, which the MXFP4 method does not provide",
+            impact="NotImplementedError in every worker, after the weights are loaded",
+            fix=manual("serve the bf16 conversion of the checkpoint"),
         )
 
 
@@ -76,12 +68,12 @@ def mxfp4_lora(rule: Rule, launch: Launch) -> Iterator[Finding]:
     "RUN202",
     "lora-on-experts-with-expert-parallelism",
     Severity.ERROR,
-    summary="LoRA on experts does not know expert parallelism",
-    needs=(*_LORA, "args.ep_size", "source.lora_experts_know_ep"),
-    evidence=(issue(23178),),
-    applies=lambda launch: _lora_on_experts(launch) and int(launch.get("args.ep_size") or 1) > 1,
+    summary="MoE LoRA does not support expert parallelism",
+    source={"lora_experts_know_ep": False},
+    reports=[sglang_issue(23178)],
+    applies=lambda launch: ep_size(launch) > 1 and has_lora(launch) and is_moe(launch),
 )
-def lora_ep(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def lora_ep(launch: Launch) -> Iterator[Violation]:
     """LoRA on experts with --ep-size above 1.
 
     ## What it checks
@@ -98,15 +90,13 @@ def lora_ep(rule: Rule, launch: Launch) -> Iterator[Finding]:
     --ep-size 1, or a release whose LoRA knows expert parallelism (0.5.11 does).
     """
     severity = _by_adapter(launch)
-    if severity is not None and launch["source.lora_experts_know_ep"] is False:
-        yield rule.finding(
+    if severity is not None:
+        yield Violation(
             severity=severity,
-            flags=typed(launch, "ep_size", "lora_paths"),
-            cause=f"{_who(launch)}, its buffers hold all experts while the ids of a rank are local "
-            f"({launch.where('source.lora_experts_know_ep')})",
+            flags=("ep_size", "lora_paths"),
+            cause=f"{_who(launch)}, its buffers hold all experts while the expert ids of a rank are local",
             impact="an illegal memory access in the first forward with an adapter",
-            fix=Fix("remove --ep-size", {"ep_size": 1}, applicability="display"),
-            evidence=(line(launch, "lora_experts_know_ep"),),
+            fix=set_to("ep_size", 1, safe=False),
         )
 
 
@@ -114,17 +104,14 @@ def lora_ep(rule: Rule, launch: Launch) -> Iterator[Finding]:
     "RUN203",
     "lora-virtual-experts-on-gated-experts",
     Severity.ERROR,
-    summary="virtual experts compute half of the adapter from the wrong factor",
-    needs=(
-        *_LORA,
-        "args.lora_use_virtual_experts",
-        "model.architecture",
-        "source.virtual_experts_lose_up_half",
+    summary="virtual experts compute the adapter's up half from the gate's factor",
+    source={"virtual_experts_lose_up_half": True},
+    reports=[sglang_issue(27274)],
+    applies=lambda launch: (
+        bool(launch["args.lora_use_virtual_experts"]) and has_lora(launch) and is_moe(launch)
     ),
-    evidence=(issue(27274),),
-    applies=lambda launch: _lora_on_experts(launch) and bool(launch.get("args.lora_use_virtual_experts")),
 )
-def virtual_experts(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def virtual_experts(launch: Launch) -> Iterator[Violation]:
     """--lora-use-virtual-experts on gated (SwiGLU) experts.
 
     ## What it checks
@@ -143,32 +130,27 @@ def virtual_experts(rule: Rule, launch: Launch) -> Iterator[Finding]:
     severity = _by_adapter(launch)
     if severity is None or str(launch["model.architecture"]).startswith(
         "NemotronH"
-    ):  # its experts are not gated
+    ):  # experts without a gate
         return
-    if launch["source.virtual_experts_lose_up_half"]:
-        yield rule.finding(
-            severity=severity,
-            flags=typed(launch, "lora_use_virtual_experts"),
-            cause=f"{_who(launch)}, its up half is computed from the gate's factor "
-            f"({launch.where('source.virtual_experts_lose_up_half')})",
-            impact="from the first token of every request with an adapter, without an error",
-            fix=Fix("remove --lora-use-virtual-experts", {"lora_use_virtual_experts": None}),
-            evidence=(line(launch, "virtual_experts_lose_up_half"),),
-        )
+    yield Violation(
+        severity=severity,
+        flags=("lora_use_virtual_experts",),
+        cause=f"{_who(launch)}, its up half is computed from the gate's low-rank factor",
+        impact="every request with an adapter gets a half-wrong delta from the first token, without an error",
+        fix=unset("lora_use_virtual_experts"),
+    )
 
 
 @rule(
     "RUN204",
     "gpt-oss-bf16-with-expert-parallelism",
     Severity.WARNING,
-    summary="the bf16 gpt-oss loader does not split experts by rank",
-    needs=("model.architecture", "model.quant_kind", "args.ep_size", "source.fused_expert_loader_knows_ep"),
-    evidence=(issue(22784),),
-    applies=lambda launch: (
-        launch.get("model.architecture") == "GptOssForCausalLM" and int(launch.get("args.ep_size") or 1) > 1
-    ),
+    summary="the bf16 gpt-oss loader does not split experts by EP rank",
+    source={"fused_expert_loader_knows_ep": False},
+    reports=[sglang_issue(22784)],
+    applies=lambda launch: ep_size(launch) > 1 and launch["model.architecture"] == "GptOssForCausalLM",
 )
-def gpt_oss_loader(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def gpt_oss_loader(launch: Launch) -> Iterator[Violation]:
     """An unquantized gpt-oss checkpoint with --ep-size above 1.
 
     ## What it checks
@@ -180,44 +162,35 @@ def gpt_oss_loader(rule: Rule, launch: Launch) -> Iterator[Finding]:
 
     ## When it hurts
     While the weights load: a shape mismatch on every rank (reported for 0.5.10). A 20B conversion with per-expert
-    tensors was reported to work, hence a warning. To tell: look for one tensor per layer named experts.gate_up_proj.
+    tensors was reported to work, hence a warning. To confirm: look for one tensor per layer named experts.gate_up_proj.
 
     ## Fix
     --ep-size 1.
     """
-    if (
-        launch["model.quant_kind"] != "unquantized"
-        or launch["source.fused_expert_loader_knows_ep"] is not False
-    ):
-        return
-    yield rule.finding(
-        flags=typed(launch, "ep_size"),
-        cause=f"the loader of checkpoints with all experts in one tensor never looks at the expert-parallel rank "
-        f"({launch.where('source.fused_expert_loader_knows_ep')})",
-        impact="a shape mismatch on every rank while the weights load",
-        fix=Fix("remove --ep-size", {"ep_size": 1}, applicability="display"),
-        evidence=(line(launch, "fused_expert_loader_knows_ep"),),
-    )
+    if launch["model.quant_kind"] == "unquantized":
+        yield Violation(
+            flags=("ep_size",),
+            cause="the loader for checkpoints that keep all experts in one tensor ignores the expert-parallel rank",
+            impact="a shape mismatch on every rank while the weights load",
+            fix=set_to("ep_size", 1, safe=False),
+        )
 
 
 @rule(
     "RUN301",
     "triton-forced-on-sm100-for-the-fused-sum",
     Severity.WARNING,
-    summary="forcing the Triton runner costs more than the fused sum can bring",
-    needs=("args.moe_runner_backend", "args.enable_fused_moe_sum_all_reduce", "model.quant_kind", "gpu.sm"),
-    evidence=(
-        Evidence(
-            "report", "public note, GLM-5.2 FP8, 8×B200 TP 8, SGLang 0.5.15.post1: 603 against 793 tok/s"
-        ),
-    ),
+    summary="forcing the Triton runner costs more than the fused sum can gain",
+    reports=[
+        public_note("public note, GLM-5.2 FP8, 8×B200 TP 8, SGLang 0.5.15.post1: 603 against 793 tok/s")
+    ],
     applies=lambda launch: (
-        is_moe(launch)
-        and launch.get("args.moe_runner_backend") == "triton"
-        and bool(launch.get("args.enable_fused_moe_sum_all_reduce"))
+        bool(launch["args.enable_fused_moe_sum_all_reduce"])
+        and runner_backend(launch) == "triton"
+        and is_moe(launch)
     ),
 )
-def forced_triton(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def forced_triton(launch: Launch) -> Iterator[Violation]:
     """--moe-runner-backend triton on SM10x so that the fused MoE sum has something to act on.
 
     ## What it checks
@@ -228,22 +201,17 @@ def forced_triton(rule: Rule, launch: Launch) -> Iterator[Finding]:
     public measurement lost 24 % of the throughput.
 
     ## When it hurts
-    All the time. To tell: run the same load once without both flags.
+    All the time. To confirm: run the same load once without both flags.
 
     ## Fix
     Remove both flags.
     """
-    if launch["model.quant_kind"] != "fp8" or launch.get("args.moe_a2a_backend") not in NO_A2A:
+    if launch["model.quant_kind"] != "fp8" or launch["args.moe_a2a_backend"] not in NO_A2A:
         return
     if launch.given("moe_runner_backend") and major(launch) == 10 and not has_lora(launch):
-        yield rule.finding(
-            flags=typed(launch, "moe_runner_backend", "enable_fused_moe_sum_all_reduce"),
+        yield Violation(
+            flags=("moe_runner_backend", "enable_fused_moe_sum_all_reduce"),
             cause=f"SM{launch['gpu.sm']} has a native runner for FP8 experts, which Triton replaces here",
-            impact="all the time: a public measurement lost 24 % of the throughput; "
-            "to tell, measure without both flags",
-            fix=Fix(
-                "remove --moe-runner-backend and --enable-fused-moe-sum-all-reduce",
-                {"moe_runner_backend": None, "enable_fused_moe_sum_all_reduce": None},
-                applicability="display",
-            ),
+            impact="a public measurement lost 24 % of the throughput; to confirm, measure without both flags",
+            fix=unset("moe_runner_backend", "enable_fused_moe_sum_all_reduce", safe=False),
         )

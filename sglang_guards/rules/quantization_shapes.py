@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sglang_guards.launch.checkpoint import is_ignored
 from sglang_guards.launch.fact import MOST_RANKS
 from sglang_guards.launch.facts import Launch
-from sglang_guards.report.model import Evidence, Finding, Fix, Severity
-from sglang_guards.rules import Rule, rule
-from sglang_guards.rules.reports_common import NO_A2A, TRTLLM, env_on, issue, typed
+from sglang_guards.report.model import Severity
+from sglang_guards.rules import Change, Violation, manual, public_note, rule, set_to, sglang_issue
+from sglang_guards.rules.reports_common import NO_A2A, TRTLLM, env_on, ep_size
 
+#: The two checks of the source that a part can fail.
+_EXPERTS, _DENSE = "experts", "dense layers"
 _METHODS = frozenset({"fp8", "blockwise_int8"})
 #: Architectures that split a shared expert over the whole TP group, whatever the expert parallelism.
 _SHARED_OVER_TP = (
@@ -31,14 +34,14 @@ class Part:
     size: int
     ways: int
     split: str
-    probe: str
+    case: str
 
     def misfits(self, block: int) -> bool:
         return self.ways > 1 and (self.size % self.ways != 0 or (self.size // self.ways) % block != 0)
 
 
 def _block_fp8(launch: Launch) -> bool:
-    return launch.get("model.quant") in _METHODS and launch.get("model.quant_block") is not None
+    return launch["model.quant"] in _METHODS and launch["model.quant_block"] is not None
 
 
 @rule(
@@ -46,19 +49,15 @@ def _block_fp8(launch: Launch) -> bool:
     "block-size-against-tensor-parallelism",
     Severity.ERROR,
     summary="block-quantized weights do not split into whole blocks",
-    needs=(
-        "model.quant", "model.quant_block", "model.quant_ignored", "model.architecture", "model.is_moe", "model.config",
-        "model.moe_intermediate_size", "model.shared_expert_intermediate_size", "model.num_shared_experts",
-        "model.intermediate_size", "model.first_k_dense", "args.tp_size", "args.ep_size", "args.moe_dp_size",
-        "args.moe_a2a_backend", "args.moe_runner_backend", "args.moe_dense_tp_size",
-        "args.disable_shared_experts_fusion", "gpu.platform", "source.expert_block_check",
-        "source.linear_block_check", "source.expert_block_padded_by_aiter", "args.dwdp_size",
-        "source.qwen3_next_fuses_shared_experts_on_cuda", "args.enforce_shared_experts_fusion",
-    ),
-    evidence=(issue(3345), issue(26107), Evidence("report", "SGLang cookbook, Qwen3-Coder: FP8 needs --ep 2 at TP 8")),
+    source={_EXPERTS: {"expert_block_check": True}, _DENSE: {"linear_block_check": True}},
+    reports=[
+        sglang_issue(3345),
+        sglang_issue(26107),
+        public_note("SGLang cookbook, Qwen3-Coder: FP8 needs --ep 2 at TP 8"),
+    ],
     applies=_block_fp8,
-)  # fmt: skip
-def block_size(rule: Rule, launch: Launch) -> Iterator[Finding]:
+)
+def block_size(launch: Launch) -> Iterator[Violation]:
     """Block-quantized weights whose share on one rank is no multiple of the block.
 
     ## What it checks
@@ -78,31 +77,24 @@ def block_size(rule: Rule, launch: Launch) -> Iterator[Finding]:
     """
     block = launch["model.quant_block"]
     block_n, block_k = int(block[0]), int(block[1])
-    step = block_n * block_k // _gcd(block_n, block_k)
+    step = math.lcm(block_n, block_k)
     for part in _parts(launch):
-        if not part.misfits(step) or launch[f"source.{part.probe}"] is not True:
+        if not part.misfits(step):
             continue
         share = part.size / part.ways
-        where = launch.where(f"source.{part.probe}")
-        yield rule.finding(
+        yield Violation(
+            case=part.case,
             message=f"{part.name} do not split into whole {block_n}×{block_k} blocks",
-            flags=typed(launch, "tp_size", *(["ep_size"] if int(launch["args.ep_size"]) > 1 else [])),
-            cause=f"{part.key} {part.size} over {part.ways} ranks ({part.split}) leaves {share:g} columns each, "
-            f"no multiple of {step} ({where})",
+            flags=("tp_size", *(["ep_size"] if ep_size(launch) > 1 else [])),
+            cause=f"{part.key} {part.size} over {part.ways} ranks ({part.split}) leaves {share:g} columns each, not a "
+            f"multiple of {step}",
             impact="every worker raises a ValueError while the model is built",
             fix=_fix(launch, part, step),
-            evidence=(Evidence("source", where),),
         )
 
 
-def _gcd(a: int, b: int) -> int:
-    while b:
-        a, b = b, a % b
-    return a
-
-
 def _parts(launch: Launch) -> Iterator[Part]:
-    tp, ep = int(launch["args.tp_size"]), max(1, int(launch["args.ep_size"]))
+    tp, ep = int(launch["args.tp_size"]), ep_size(launch)
     ignored = launch.get("model.quant_ignored") or ()
     architecture = str(launch.get("model.architecture") or "")
     moe = launch["model.is_moe"]
@@ -113,9 +105,9 @@ def _parts(launch: Launch) -> Iterator[Part]:
         and not _routed_fit_anyway(launch)
         and not _names(ignored, r"\bexperts\b")
     ):
-        ways = max(1, tp // ep // int(launch.get("args.moe_dp_size") or 1))
+        ways = max(1, tp // ep // int(launch["args.moe_dp_size"] or 1))
         split = f"TP {tp} / EP {ep}" if ep > 1 else f"TP {tp}, no expert parallelism"
-        yield Part("the routed experts", "expert width", routed, ways, split, "expert_block_check")
+        yield Part("the routed experts", "expert width", routed, ways, split, _EXPERTS)
     shared = _shared_width(launch)
     if (
         shared
@@ -123,18 +115,18 @@ def _parts(launch: Launch) -> Iterator[Part]:
         and not _names(ignored, r"\bshared?_experts?(?!_gate)\b")
     ):
         yield Part("the shared expert's weights", "shared-expert width", shared, tp, "TP, EP does not help",
-                   "linear_block_check")  # fmt: skip
+                   _DENSE)  # fmt: skip
     dense = launch.get("model.intermediate_size")
     if (
         launch.get("model.first_k_dense")
         and isinstance(dense, int)
         and architecture.startswith(_DENSE_OVER_TP)
-        and launch.get("args.moe_dense_tp_size") != 1
+        and launch["args.moe_dense_tp_size"] != 1
         and not any(
             is_ignored(f"model.layers.0.mlp.{p}", ignored) for p in ("gate_proj", "up_proj", "down_proj")
         )
     ):
-        yield Part("the leading dense layers", "intermediate_size", dense, tp, "TP", "linear_block_check")
+        yield Part("the leading dense layers", "intermediate_size", dense, tp, "TP", _DENSE)
 
 
 def _names(patterns: object, words: str) -> bool:
@@ -143,11 +135,11 @@ def _names(patterns: object, words: str) -> bool:
 
 
 def _routed_fit_anyway(launch: Launch) -> bool:
-    if launch.get("args.moe_runner_backend") in TRTLLM:  # pads to 128 before the check
+    if launch["args.moe_runner_backend"] in TRTLLM:  # pads to 128 before the check
         return True
     if (launch.get("model.config") or {}).get("expert_dtype") == "fp4":
         return True
-    if int(launch.get("args.dwdp_size") or 1) > 1:  # experts are not split by TP
+    if int(launch["args.dwdp_size"] or 1) > 1:  # experts are not split by TP
         return True
     aiter = launch["gpu.platform"] == "hip" and env_on(launch, "SGLANG_USE_AITER")
     return aiter and launch["source.expert_block_padded_by_aiter"] is True
@@ -155,10 +147,10 @@ def _routed_fit_anyway(launch: Launch) -> bool:
 
 def _shared_width(launch: Launch) -> int | None:
     """Width of a shared expert that is split over TP; None where there is none, it is fused or replicated."""
-    if launch.get("args.moe_a2a_backend") not in NO_A2A or env_on(launch, "SGLANG_SHARED_EXPERT_TP1"):
+    if launch["args.moe_a2a_backend"] not in NO_A2A or env_on(launch, "SGLANG_SHARED_EXPERT_TP1"):
         return None
-    apart = bool(launch.get("args.disable_shared_experts_fusion"))
-    if launch.get("args.enforce_shared_experts_fusion") and not apart:
+    apart = bool(launch["args.disable_shared_experts_fusion"])
+    if launch["args.enforce_shared_experts_fusion"] and not apart:
         return None
     unfused = apart or launch["gpu.platform"] == "cuda"
     own = launch.get("model.shared_expert_intermediate_size")
@@ -173,25 +165,20 @@ def _shared_width(launch: Launch) -> int | None:
     return int(count) * routed if alone else None
 
 
-def _fix(launch: Launch, part: Part, step: int) -> Fix:
-    tp, ep = int(launch["args.tp_size"]), max(1, int(launch["args.ep_size"]))
-    if part.probe == "expert_block_check":
-        for wider in range(ep + 1, min(tp, MOST_RANKS) + 1):
-            if (
-                tp % wider == 0
-                and part.size % (tp // wider) == 0
-                and (part.size // (tp // wider)) % step == 0
-            ):
-                text = f"add --ep-size {wider}: each rank then holds {part.size // (tp // wider)} columns"
-                return Fix(text, {"ep_size": wider}, applicability="display")
-    for fewer in range(min(tp - 1, MOST_RANKS), 0, -1):
-        trial = [_resplit(p, tp, fewer, min(ep, fewer)) for p in _parts(launch)]
-        if tp % fewer == 0 and fewer % min(ep, fewer) == 0 and not any(p.misfits(step) for p in trial):
-            change = {"tp_size": fewer} | ({"ep_size": fewer} if ep > fewer else {})
-            return Fix(f"lower --tp to {fewer}", change, applicability="display")
-    return Fix("use another checkpoint or fewer ranks")
+def _fix(launch: Launch, part: Part, step: int) -> Change:
+    tp, ep = int(launch["args.tp_size"]), ep_size(launch)
+    if part.case == _EXPERTS:
+        for wider in (size for size in range(ep + 1, min(tp, MOST_RANKS) + 1) if tp % size == 0):
+            if not replace(part, ways=tp // wider).misfits(step) and part.size % step == 0:
+                columns = f"each rank then holds {part.size // (tp // wider)} columns"
+                return set_to("ep_size", wider, then=columns, safe=False)
+    smaller_sizes = range(min(tp - 1, MOST_RANKS), 0, -1)
+    for fewer in (size for size in smaller_sizes if tp % size == 0 and size % min(ep, size) == 0):
+        if not any(_resplit(one, fewer, min(ep, fewer)).misfits(step) for one in _parts(launch)):
+            smaller = set_to("tp_size", fewer, safe=False)
+            return smaller + set_to("ep_size", fewer, safe=False) if ep > fewer else smaller
+    return manual("use another checkpoint or fewer ranks")
 
 
-def _resplit(part: Part, tp: int, fewer: int, ep: int) -> Part:
-    ways = max(1, fewer // ep) if part.probe == "expert_block_check" else fewer
-    return Part(part.name, part.key, part.size, ways, part.split, part.probe)
+def _resplit(part: Part, fewer: int, ep: int) -> Part:
+    return replace(part, ways=max(1, fewer // ep) if part.case == _EXPERTS else fewer)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sglang_guards.launch.facts import Launch, MissingFact
-from sglang_guards.report.model import Evidence, Finding, Fix, Severity
+from sglang_guards.report.model import Evidence, Finding, Severity
 from sglang_guards.rules.violation import Violation
 
 #: Family prefix -> what the family is about. A family is one or more modules of this folder.
@@ -52,8 +52,9 @@ def ask(probe: str, **arguments: str) -> Ask:
     return Ask(probe, tuple(sorted(arguments.items())))
 
 
-#: What a rule's `source` may map to an answer.
-Answers = Mapping["str | Ask", bool]
+#: What a rule's `source` may be: probes with the answer under which a violation is one, or several such by name.
+#: Keys are names of probes or `Ask`s, values True or False; or names of cases, values such mappings.
+Declared = Mapping[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,6 @@ class Rule:
     name: str
     severity: Severity
     summary: str
-    needs: tuple[str, ...]
     evidence: tuple[Evidence, ...]
     applies: Callable[[Launch], bool]
     check: Check
@@ -116,32 +116,6 @@ class Rule:
             if self.cases and all(_differs(case, launch) for case in self.cases):
                 return ()
             raise
-
-    def finding(
-        self,
-        *,
-        flags: Iterable[str],
-        cause: str,
-        impact: str,
-        fix: Fix | None,
-        message: str | None = None,
-        severity: Severity | None = None,
-        evidence: Iterable[Evidence] = (),
-    ) -> Finding:
-        """A finding of this rule; `message` and `severity` default to the rule's own."""
-        return Finding(
-            id=self.id,
-            name=self.name,
-            severity=severity or self.severity,
-            message=message or self.summary,
-            flags=tuple(flags),
-            cause=cause,
-            impact=impact,
-            fix=fix,
-            evidence=(*evidence, *self.evidence),
-            summary=self.summary,
-            rule_severity=self.severity,
-        )
 
     def of_violations(self, launch: Launch, violations: Iterable[Violation]) -> Iterator[Finding]:
         """The findings of those violations for which the source answers as declared.
@@ -171,14 +145,19 @@ class Rule:
         quiet = launch.unrecorded()  # spelling flags decides nothing
         said = any(place in violation.cause for place in places)
         cause = violation.cause if said or not places else f"{violation.cause} ({places[0]})"
-        return self.finding(
+        decided = (Evidence("source", place) for place in places)
+        return Finding(
+            id=self.id,
+            name=self.name,
+            severity=violation.severity or self.severity,
+            message=violation.message or self.summary,
             flags=violation.shown_flags(quiet),
             cause=cause,
             impact=violation.impact,
             fix=None if violation.fix is None else violation.fix.fix(quiet),
-            message=violation.message,
-            severity=violation.severity,
-            evidence=(*violation.evidence, *(Evidence("source", place) for place in places)),
+            evidence=(*violation.evidence, *decided, *self.evidence),
+            summary=self.summary,
+            rule_severity=self.severity,
         )
 
 
@@ -193,7 +172,7 @@ def _differs(case: Case, launch: Launch) -> bool:
         return False
 
 
-def _cases(source: Answers | Mapping[str, Answers]) -> tuple[Case, ...]:
+def _cases(source: Declared) -> tuple[Case, ...]:
     """One case without a name, or one for each named mapping."""
     named: dict[str, dict[Ask, bool]] = {}
     for key, value in source.items():
@@ -217,15 +196,13 @@ def rule(
     severity: Severity,
     *,
     summary: str,
-    source: Answers | Mapping[str, Answers] | None = None,
+    source: Declared | None = None,
     reports: Iterable[Evidence] = (),
     measured: Iterable[str] = (),
     applies: Callable[[Launch], bool] = _always,
     only_if: str | None = None,
     of_refused: bool = False,
-    needs: Iterable[str] | None = None,
-    evidence: Iterable[Evidence] = (),
-) -> Callable[[Callable[..., Iterator[Any]]], Rule]:
+) -> Callable[[Callable[[Launch], Iterator[Violation]]], Rule]:
     """Register a rule. The decorated function takes a launch and yields `Violation`s; its docstring is the rule's page.
 
     `source` maps probes to the answer under which a violation is one (``{"zero_store_guarded": False}``), or names
@@ -236,27 +213,24 @@ def rule(
     `applies` is a cheap test (is the flag on?); a rule that does not apply is neither passed nor skipped, and one
     whose `applies` reads an unknown fact is skipped. Read the flag first, the model after it.
 
-    `reports` and `measured` say where the claim comes from. (`needs` and `evidence` are the old style, where the
-    function takes ``(rule, launch)`` and yields ``rule.finding(...)``.)
+    `reports` and `measured` say where the claim comes from.
     """
     cases = _cases(source or {})
-    told = (*reports, *(Evidence("measured", text) for text in measured), *evidence)
+    claimed = (*reports, *(Evidence("measured", text) for text in measured))
 
-    def register(function: Callable[..., Iterator[Any]]) -> Rule:
+    def register(function: Callable[[Launch], Iterator[Violation]]) -> Rule:
         if id in _REGISTRY:
             raise ValueError(f"rule {id} is registered twice")
 
         def check(launch: Launch) -> Iterator[Finding]:
-            made = _REGISTRY[id]
-            return made.of_violations(launch, function(launch)) if needs is None else function(made, launch)
+            return _REGISTRY[id].of_violations(launch, function(launch))
 
         _REGISTRY[id] = Rule(
             id=id,
             name=name,
             severity=severity,
             summary=summary,
-            needs=tuple(needs or ()),
-            evidence=told,
+            evidence=claimed,
             applies=applies,
             check=check,
             doc=function.__doc__ or "",

@@ -1,4 +1,4 @@
-"""What the rules about reported combinations (RUN, QNT, SPC, PAR, DET, FLG) share."""
+"""What the rules about reported combinations share: cheap tests of a launch."""
 
 from __future__ import annotations
 
@@ -6,32 +6,14 @@ from packaging.version import InvalidVersion, Version
 
 from sglang_guards.launch.environment import env_bool
 from sglang_guards.launch.facts import Launch
-from sglang_guards.report.model import Evidence
+from sglang_guards.rules import unset
 
 TRTLLM = frozenset({"flashinfer_trtllm", "flashinfer_trtllm_routed"})
 NO_A2A = frozenset({None, "", "none"})
 #: Architectures whose built-in draft is the DeepSeek NextN layer.
 NEXTN_FAMILY = frozenset({"DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM"})
-
-
-def issue(number: int) -> Evidence:
-    """A thread of SGLang's tracker (the address redirects where the number is a pull request)."""
-    return Evidence("report", f"https://github.com/sgl-project/sglang/issues/{number}")
-
-
-def flashinfer_issue(number: int) -> Evidence:
-    """A thread of FlashInfer's tracker."""
-    return Evidence("report", f"https://github.com/flashinfer-ai/flashinfer/issues/{number}")
-
-
-def vllm_issue(number: int) -> Evidence:
-    """A thread of vLLM's tracker: the same kernels, reported there."""
-    return Evidence("report", f"https://github.com/vllm-project/vllm/issues/{number}")
-
-
-def line(launch: Launch, probe: str) -> Evidence:
-    """The line of the installed source that decided."""
-    return Evidence("source", launch.where(f"source.{probe}"))
+#: Leave the runner to SGLang.
+AUTO_RUNNER = unset("moe_runner_backend", then="SGLang then picks a runner that fits")
 
 
 def reported_in(launch: Launch, first: str, last: str) -> bool:
@@ -60,21 +42,31 @@ def major(launch: Launch) -> int:
     return int(launch["gpu.sm"]) // 10 if launch["gpu.platform"] == "cuda" else 0
 
 
+def runner_backend(launch: Launch) -> str:
+    """The runner backend after resolution; auto where nothing was decided yet."""
+    return str(launch["args.moe_runner_backend"] or "auto")
+
+
+def ep_size(launch: Launch) -> int:
+    """The expert-parallel size, at least 1."""
+    return max(1, int(launch["args.ep_size"] or 1))
+
+
 def speculates(launch: Launch) -> bool:
-    """Whether an EAGLE-style draft is asked for (NEXTN is EAGLE after resolution)."""
-    return str(launch.get("args.speculative_algorithm") or "").upper() in ("EAGLE", "NEXTN", "EAGLE3")
+    """Whether an EAGLE-style draft is requested (NEXTN is EAGLE after resolution)."""
+    return str(launch["args.speculative_algorithm"] or "").upper() in ("EAGLE", "NEXTN", "EAGLE3")
 
 
 def is_moe(launch: Launch) -> bool:
-    """Whether the target is known to have MoE layers; a cheap test for `applies`."""
-    return launch.get("model.is_moe") is True
+    """Whether the target has MoE layers."""
+    return launch["model.is_moe"] is True
 
 
 def has_lora(launch: Launch) -> bool:
-    """Whether adapters are on; a cheap test for `applies`."""
-    return launch.get("lora.enabled") is True
+    """Whether adapters are on."""
+    return launch["lora.enabled"] is True
 
 
-def typed(launch: Launch, *fields: str) -> tuple[str, ...]:
-    """The flags as the operator typed them, in order."""
-    return tuple(launch.flag(field) for field in fields)
+def dp_attention(launch: Launch) -> bool:
+    """DP attention by its flag or, where the flag is deprecated, by its size."""
+    return bool(launch["args.enable_dp_attention"]) or int(launch["args.attn_dp_size"] or 1) > 1

@@ -5,42 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sglang_guards.launch.facts import Launch
-from sglang_guards.report.model import Evidence, Finding, Fix, Severity
-from sglang_guards.rules import Rule, rule
-from sglang_guards.rules.reports_common import (  # fmt: skip
-    NEXTN_FAMILY,
-    TRTLLM,
-    issue,
-    line,
-    major,
-    reported_in,
-    speculates,
-    typed,
-)
+from sglang_guards.launch.moe_runner import NVFP4_KINDS
+from sglang_guards.report.model import Severity
+from sglang_guards.rules import Violation, read_in, rule, set_to, sglang_issue, unset
+from sglang_guards.rules.reports_common import NEXTN_FAMILY, TRTLLM, major, reported_in, speculates
 
-_DRAFT_TRITON = Fix(
-    "add --speculative-moe-runner-backend triton --speculative-moe-a2a-backend none",
-    {"speculative_moe_runner_backend": "triton", "speculative_moe_a2a_backend": "none"},
+_DRAFT_ON_TRITON = set_to("speculative_moe_runner_backend", "triton") + set_to(
+    "speculative_moe_a2a_backend", "none"
 )
 _MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers", "mtp_num_layers")
 
 
 def _algorithm(launch: Launch) -> str:
-    return str(launch.get("args.speculative_algorithm") or "").upper()
+    return str(launch["args.speculative_algorithm"] or "").upper()
 
 
 @rule(
     "SPC101",
     "mixed-chunk-kept-with-speculation",
     Severity.ERROR,
-    summary="mixed chunk and speculative decoding meet an assertion",
-    needs=("args.enable_mixed_chunk", "args.speculative_algorithm", "source.mixed_chunk_spec_assertion"),
-    evidence=(Evidence("source", "ServerArgs.check_server_args: «enable_mixed_chunk is required …»"),),
-    applies=lambda launch: (
-        bool(launch.get("args.enable_mixed_chunk")) and _algorithm(launch) not in ("", "NONE")
-    ),
+    summary="mixed chunk with speculative decoding fails an assertion",
+    source={"mixed_chunk_spec_assertion": True},
+    reports=[read_in("ServerArgs.check_server_args: `enable_mixed_chunk is required …`")],
+    applies=lambda launch: bool(launch["args.enable_mixed_chunk"]) and _algorithm(launch) not in ("", "NONE"),
 )
-def mixed_chunk(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def mixed_chunk(launch: Launch) -> Iterator[Violation]:
     """Mixed chunk that is still on beside speculative decoding after resolution.
 
     ## What it checks
@@ -48,7 +37,7 @@ def mixed_chunk(rule: Rule, launch: Launch) -> Iterator[Finding]:
     algorithm switches mixed chunk off first (SPC201), so this concerns algorithms that a plugin registers.
 
     ## Why it matters
-    The assertion reads «enable_mixed_chunk is required for speculative decoding»: the opposite of what it means.
+    The assertion reads `enable_mixed_chunk is required for speculative decoding`: the opposite of what it means.
 
     ## When it hurts
     At start-up, before the GPU is touched.
@@ -56,27 +45,23 @@ def mixed_chunk(rule: Rule, launch: Launch) -> Iterator[Finding]:
     ## Fix
     Remove --enable-mixed-chunk.
     """
-    if launch["source.mixed_chunk_spec_assertion"]:
-        yield rule.finding(
-            flags=typed(launch, "enable_mixed_chunk", "speculative_algorithm"),
-            cause=f"SGLang asserts that mixed chunk is off, in words that say the opposite "
-            f"({launch.where('source.mixed_chunk_spec_assertion')})",
-            impact="the launcher stops at once",
-            fix=Fix("remove --enable-mixed-chunk", {"enable_mixed_chunk": None}),
-            evidence=(line(launch, "mixed_chunk_spec_assertion"),),
-        )
+    yield Violation(
+        flags=("enable_mixed_chunk", "speculative_algorithm"),
+        cause="SGLang asserts that mixed chunk is off, in words that say the opposite",
+        impact="the launcher stops at once",
+        fix=unset("enable_mixed_chunk"),
+    )
 
 
 @rule(
     "SPC102",
     "eagle3-without-a-draft",
     Severity.ERROR,
-    summary="EAGLE3 has no draft model and loads the target as its own",
-    needs=("draft_model.built_in", "model.config", "model.architecture"),
-    evidence=(issue(36528),),
+    summary="EAGLE3 has no draft model and loads the target as its own draft",
+    reports=[sglang_issue(36528)],
     applies=lambda launch: _algorithm(launch) == "EAGLE3",
 )
-def eagle3_no_draft(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def eagle3_no_draft(launch: Launch) -> Iterator[Violation]:
     """--speculative-algorithm EAGLE3 without a draft.
 
     ## What it checks
@@ -92,12 +77,14 @@ def eagle3_no_draft(rule: Rule, launch: Launch) -> Iterator[Finding]:
     Name a draft with --speculative-draft-model-path, or remove --speculative-algorithm.
     """
     if launch["draft_model.built_in"] and not _has_mtp(launch["model.config"]):
-        yield rule.finding(
-            flags=typed(launch, "speculative_algorithm"),
-            cause=f"no --speculative-draft-model-path, and {launch['model.architecture']} brings no draft layers",
-            impact="after both copies of the model have loaded every worker dies",
-            fix=Fix(
-                "remove --speculative-algorithm, or name a draft", {"speculative_algorithm": None}, "display"
+        yield Violation(
+            flags=("speculative_algorithm",),
+            cause=f"no --speculative-draft-model-path, and {launch['model.architecture']} has no draft layers",
+            impact="every worker dies with an AttributeError after both copies of the model are loaded",
+            fix=unset(
+                "speculative_algorithm",
+                otherwise="name a draft with --speculative-draft-model-path",
+                safe=False,
             ),
         )
 
@@ -113,19 +100,11 @@ def _has_mtp(config: object) -> bool:
     "SPC103",
     "bf16-draft-experts-on-trtllm",
     Severity.WARNING,
-    summary="the bf16 draft layer of an NVFP4 checkpoint runs on TRT-LLM experts",
-    needs=(
-        "draft.runner",
-        "draft_model.built_in",
-        "model.architecture",
-        "model.quant_kind",
-        "gpu.platform",
-        "gpu.sm",
-    ),
-    evidence=(issue(30209), issue(30210), issue(32377)),
-    applies=lambda launch: speculates(launch) and launch.get("model.architecture") in NEXTN_FAMILY,
+    summary="the draft's bf16 experts run on TRT-LLM's batched GEMM, which was traced reading out of bounds",
+    reports=[sglang_issue(30209), sglang_issue(30210), sglang_issue(32377)],
+    applies=lambda launch: speculates(launch) and launch["model.architecture"] in NEXTN_FAMILY,
 )
-def bf16_draft(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def bf16_draft(launch: Launch) -> Iterator[Violation]:
     """NVFP4 checkpoints of the DeepSeek family whose unquantized draft layer takes the TRT-LLM runner.
 
     ## What it checks
@@ -137,25 +116,23 @@ def bf16_draft(rule: Rule, launch: Launch) -> Iterator[Finding]:
     (Triton for the bf16 draft), but only on ROCm.
 
     ## When it hurts
-    After minutes to hours of load: an illegal memory access on one rank, and the others wait for it. To tell: the
+    During CUDA graph capture, or after minutes to hours of load: an illegal memory access on one rank, and the others
+    wait for it. To confirm: the
     crash is gone with the fix, and the draft is a small part of the time.
 
     ## Fix
     --speculative-moe-runner-backend triton --speculative-moe-a2a-backend none.
     """
-    if (
-        launch["model.quant_kind"] != "modelopt_fp4"
-        or not launch["draft_model.built_in"]
-        or major(launch) != 10
-    ):
+    if launch["model.quant_kind"] != "modelopt_fp4" or not launch["draft_model.built_in"]:
         return
-    if launch["draft.runner"] in TRTLLM:
-        yield rule.finding(
-            flags=typed(launch, "speculative_algorithm"),
-            cause=f"the draft layer is bf16 and takes the target's runner, {launch['draft.runner']}, on "
-            f"SM{launch['gpu.sm']}",
-            impact="an illegal memory access after minutes to hours of load, in several public reports",
-            fix=_DRAFT_TRITON,
+    if major(launch) == 10 and launch["draft.runner"] in TRTLLM:
+        yield Violation(
+            flags=("speculative_algorithm",),
+            cause=f"the draft layer of this NVFP4 checkpoint is bf16 and uses the target's runner, "
+            f"{launch['draft.runner']}, on SM{launch['gpu.sm']}",
+            impact="an illegal memory access during CUDA graph capture or after minutes to hours of load, in several "
+            "public reports",
+            fix=_DRAFT_ON_TRITON,
         )
 
 
@@ -163,17 +140,11 @@ def bf16_draft(rule: Rule, launch: Launch) -> Iterator[Finding]:
     "SPC104",
     "draft-inherits-megamoe",
     Severity.WARNING,
-    summary="the draft inherits the mega-MoE dispatch, which its experts cannot take",
-    needs=(
-        "args.moe_a2a_backend",
-        "args.speculative_moe_a2a_backend",
-        "model.quant_kind",
-        "draft_model.built_in",
-    ),
-    evidence=(issue(40623),),
-    applies=lambda launch: speculates(launch) and launch.get("args.moe_a2a_backend") == "flashinfer_megamoe",
+    summary="the draft inherits the mega-MoE dispatch, which its experts do not support",
+    reports=[sglang_issue(40623)],
+    applies=lambda launch: launch["args.moe_a2a_backend"] == "flashinfer_megamoe" and speculates(launch),
 )
-def megamoe_draft(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def megamoe_draft(launch: Launch) -> Iterator[Violation]:
     """flashinfer_megamoe together with EAGLE on an NVFP4 checkpoint.
 
     ## What it checks
@@ -185,19 +156,19 @@ def megamoe_draft(rule: Rule, launch: Launch) -> Iterator[Finding]:
     them for local ones.
 
     ## When it hurts
-    At warm-up: an illegal memory access. Either feature alone works. To tell: the crash names the Triton MoE kernel.
+    At warm-up: an illegal memory access. Either feature alone works. To confirm: the crash names the Triton MoE kernel.
 
     ## Fix
     --speculative-moe-a2a-backend none --speculative-moe-runner-backend triton.
     """
-    own = launch.get("args.speculative_moe_a2a_backend")
-    fp4 = launch["model.quant_kind"] in ("modelopt_fp4", "nvfp4", "ct_nvfp4")
-    if own in (None, "flashinfer_megamoe") and launch["draft_model.built_in"] and fp4:
-        yield rule.finding(
-            flags=typed(launch, "moe_a2a_backend", "speculative_algorithm"),
+    if launch["args.speculative_moe_a2a_backend"] not in (None, "flashinfer_megamoe"):
+        return
+    if launch["model.quant_kind"] in NVFP4_KINDS and launch["draft_model.built_in"]:
+        yield Violation(
+            flags=("moe_a2a_backend", "speculative_algorithm"),
             cause="the draft has no --speculative-moe-a2a-backend of its own, and its experts are not NVFP4",
-            impact="an illegal memory access at warm-up, in a public report",
-            fix=_DRAFT_TRITON,
+            impact="an illegal memory access in the warm-up, in a public report",
+            fix=_DRAFT_ON_TRITON,
         )
 
 
@@ -205,14 +176,14 @@ def megamoe_draft(rule: Rule, launch: Launch) -> Iterator[Finding]:
     "SPC105",
     "eagle3-draft-under-eagle",
     Severity.WARNING,
-    summary="an EAGLE3 draft runs under the EAGLE algorithm and predicts nothing",
-    needs=("draft_model.architecture", "args.speculative_algorithm", "source.eagle3_told_by_algorithm"),
-    evidence=(issue(21272),),
+    summary="an EAGLE3 draft under the EAGLE algorithm is never accepted",
+    source={"eagle3_told_by_algorithm": True},
+    reports=[sglang_issue(21272)],
     applies=lambda launch: (
-        _algorithm(launch) in ("EAGLE", "NEXTN") and launch.get("draft_model.built_in") is False
+        _algorithm(launch) in ("EAGLE", "NEXTN") and launch["draft_model.built_in"] is False
     ),
 )
-def eagle3_draft(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def eagle3_draft(launch: Launch) -> Iterator[Violation]:
     """An EAGLE3 draft checkpoint with --speculative-algorithm EAGLE.
 
     ## What it checks
@@ -223,22 +194,18 @@ def eagle3_draft(rule: Rule, launch: Launch) -> Iterator[Finding]:
     The draft gets one hidden state in place of three, so its guesses are never accepted.
 
     ## When it hurts
-    All the time, without a message: the accept length is exactly 1.0 and speculation only costs time.
+    At every step, without a message: the accept length is exactly 1.0 and speculation only costs time.
 
     ## Fix
     --speculative-algorithm EAGLE3.
     """
-    if (
-        "eagle3" in str(launch["draft_model.architecture"]).lower()
-        and launch["source.eagle3_told_by_algorithm"]
-    ):
-        yield rule.finding(
-            flags=typed(launch, "speculative_algorithm", "speculative_draft_model_path"),
-            cause=f"the draft is {launch['draft_model.architecture']}, and only EAGLE3 gives it its three hidden "
-            f"states ({launch.where('source.eagle3_told_by_algorithm')})",
-            impact="all the time: the accept length is 1.0 and every step pays for the draft",
-            fix=Fix("use --speculative-algorithm EAGLE3", {"speculative_algorithm": "EAGLE3"}, "display"),
-            evidence=(line(launch, "eagle3_told_by_algorithm"),),
+    if "eagle3" in str(launch["draft_model.architecture"]).lower():
+        yield Violation(
+            flags=("speculative_algorithm", "speculative_draft_model_path"),
+            cause=f"the draft is {launch['draft_model.architecture']}, and only the algorithm EAGLE3 gives it three "
+            "hidden states",
+            impact="the accept length stays at 1.0, so that every step pays for the draft and gains nothing",
+            fix=set_to("speculative_algorithm", "EAGLE3", safe=False),
         )
 
 
@@ -246,16 +213,15 @@ def eagle3_draft(rule: Rule, launch: Launch) -> Iterator[Finding]:
     "SPC106",
     "glm-dsa-eagle-with-partial-attention-dp",
     Severity.WARNING,
-    summary="GLM's sparse attention under EAGLE needs one attention rank per DP rank",
-    needs=("args.tp_size", "args.dp_size", "args.enable_dp_attention"),
-    evidence=(issue(31384), issue(30296)),
+    summary="GLM's sparse attention under EAGLE needs DP equal to TP",
+    reports=[sglang_issue(31384), sglang_issue(30296)],
     applies=lambda launch: (
-        speculates(launch)
-        and launch.get("model.architecture") == "GlmMoeDsaForCausalLM"
-        and reported_in(launch, "0.5.14", "0.5.15.post1")
+        reported_in(launch, "0.5.14", "0.5.15.post1")
+        and speculates(launch)
+        and launch["model.architecture"] == "GlmMoeDsaForCausalLM"
     ),
 )
-def glm_dsa(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def glm_dsa(launch: Launch) -> Iterator[Violation]:
     """GLM with sparse attention, EAGLE, and DP attention whose DP size is below TP.
 
     ## What it checks
@@ -267,18 +233,18 @@ def glm_dsa(rule: Rule, launch: Launch) -> Iterator[Finding]:
 
     ## When it hurts
     With the first concurrent requests: the workers crash. dp equal to tp works, and so does running without EAGLE.
-    To tell: send two requests at once.
+    To confirm: send two requests at once.
 
     ## Fix
     --dp equal to --tp, or no speculation.
     """
     tp, dp = int(launch["args.tp_size"]), int(launch["args.dp_size"])
     if launch["args.enable_dp_attention"] and 1 < dp < tp:
-        yield rule.finding(
-            flags=typed(launch, "tp_size", "dp_size", "speculative_algorithm"),
+        yield Violation(
+            flags=("tp_size", "dp_size", "speculative_algorithm"),
             cause=f"TP {tp} over DP {dp} leaves {tp // dp} attention ranks per DP rank",
-            impact="the workers crash with the first concurrent requests, in two public reports of these releases",
-            fix=Fix(f"use --dp {tp}", {"dp_size": tp}, "display"),
+            impact="the workers crash at the first concurrent requests, in two public reports of these releases",
+            fix=set_to("dp_size", tp, safe=False),
         )
 
 
@@ -286,16 +252,15 @@ def glm_dsa(rule: Rule, launch: Launch) -> Iterator[Finding]:
     "SPC201",
     "mixed-chunk-switched-off-by-speculation",
     Severity.WARNING,
-    summary="SGLang switches mixed chunk off for this speculative algorithm",
-    needs=("args.enable_mixed_chunk", "args.speculative_algorithm"),
-    evidence=(Evidence("source", "arg_groups/speculative_hook.py, «Mixed chunked prefill is disabled»"),),
+    summary="SGLang disables mixed chunk for this speculative algorithm",
+    reports=[read_in("arg_groups/speculative_hook.py: `Mixed chunked prefill is disabled`")],
     applies=lambda launch: launch.given("enable_mixed_chunk") and _algorithm(launch) not in ("", "NONE"),
 )
-def mixed_chunk_off(rule: Rule, launch: Launch) -> Iterator[Finding]:
+def mixed_chunk_off(launch: Launch) -> Iterator[Violation]:
     """--enable-mixed-chunk beside speculative decoding.
 
     ## What it checks
-    The operator asked for mixed chunk, an algorithm is set, and after resolution mixed chunk is off.
+    The operator requested mixed chunk, an algorithm is set, and after resolution mixed chunk is off.
 
     ## Why it matters
     The flag does nothing; SGLang says so in one line of the log.
@@ -307,9 +272,9 @@ def mixed_chunk_off(rule: Rule, launch: Launch) -> Iterator[Finding]:
     Remove --enable-mixed-chunk.
     """
     if launch["args.enable_mixed_chunk"] is False:
-        yield rule.finding(
-            flags=typed(launch, "enable_mixed_chunk", "speculative_algorithm"),
-            cause=f"after resolution enable_mixed_chunk is off because of {_algorithm(launch)}",
-            impact="the flag has no effect",
-            fix=Fix("remove --enable-mixed-chunk", {"enable_mixed_chunk": None}),
+        yield Violation(
+            flags=("enable_mixed_chunk", "speculative_algorithm"),
+            cause=f"resolution disables mixed chunk because of {_algorithm(launch)}",
+            impact="no runtime effect: the server behaves as if the flag were unset",
+            fix=unset("enable_mixed_chunk"),
         )

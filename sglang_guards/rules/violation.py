@@ -18,18 +18,20 @@ class Change:
     """A change of server args; its sentence is made from it, with every flag spelled as the operator typed it.
 
     `set` maps fields to their new value, None for a flag that is removed. `otherwise` is another way out, said after
-    «or»; without any field it is the whole sentence. A change that is not `safe` touches more than the operator may
-    want, so that it is only printed.
+    «or»; without any field it is the whole sentence. `then` says what follows from the change. A change that is not
+    `safe` touches more than the operator may want, so that it is only printed.
     """
 
     set: Mapping[str, Any] = field(default_factory=dict)
     otherwise: str = ""
     safe: bool = True
+    then: str = ""
 
     def __add__(self, other: Change) -> Change:
         """Both changes together."""
         otherwise = " or ".join(part for part in (self.otherwise, other.otherwise) if part)
-        return Change({**self.set, **other.set}, otherwise, self.safe and other.safe)
+        then = self.then or other.then
+        return Change({**self.set, **other.set}, otherwise, self.safe and other.safe, then)
 
     def text(self, launch: Launch) -> str:
         """The sentence that the operator reads."""
@@ -41,23 +43,22 @@ class Change:
             elif value not in (None, False):
                 verb = "set" if launch.given(name) else "add"
                 parts.append(f"{verb} {_spelled(launch, name)} {value}")
-        if self.otherwise and parts:
-            return f"{_listed(parts)}, or {self.otherwise}"
-        return _listed(parts) or self.otherwise
+        ways = ", or ".join(part for part in (_listed(parts), self.otherwise) if part)
+        return f"{ways}: {self.then}" if self.then else ways
 
     def fix(self, launch: Launch) -> Fix:
         """The change as a report carries it."""
         return Fix(self.text(launch), self.set, "safe" if self.safe else "display")
 
 
-def unset(*fields: str, otherwise: str = "", safe: bool = True) -> Change:
+def unset(*fields: str, otherwise: str = "", then: str = "", safe: bool = True) -> Change:
     """Remove these flags."""
-    return Change(dict.fromkeys(fields), otherwise, safe)
+    return Change(dict.fromkeys(fields), otherwise, safe, then)
 
 
-def set_to(name: str, value: Any, *, otherwise: str = "", safe: bool = True) -> Change:
+def set_to(name: str, value: Any, *, otherwise: str = "", then: str = "", safe: bool = True) -> Change:
     """Give one flag a value; True adds a switch."""
-    return Change({name: value}, otherwise, safe)
+    return Change({name: value}, otherwise, safe, then)
 
 
 def manual(text: str) -> Change:

@@ -43,6 +43,7 @@ PROBE_MODULES = (
     "probes.speculative_draft",
     "probes.pipeline",
     "probes.fp8_scale",
+    "probes.reductions",
     "models.fusion_contract",
 )
 

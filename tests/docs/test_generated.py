@@ -29,8 +29,7 @@ def test_the_matrix_names_rules_and_probes_that_exist() -> None:
         assert row.rule in rules, row
         assert {*row.when, *([row.only_if] if row.only_if else [])} <= probes, row
         rule = rules[row.rule]
-        asked = {need.removeprefix("source.") for need in rule.needs}
-        asked |= {question.probe for case in rule.cases for question, _ in case.answers}
+        asked = {question.probe for case in rule.cases for question, _ in case.answers}
         assert asked & set(row.when), (row.rule, "the rule does not ask what the matrix shows")
 
 

@@ -6,14 +6,19 @@ import functools
 from typing import Any
 
 from sglang_guards.bench import kernels
+from sglang_guards.bench.layer import relative
 from sglang_guards.judge import judge
 from sglang_guards.launch.facts import Fact, Launch
 from sglang_guards.settings import Settings
 from sglang_guards.source.tree import Source
-from tests.gpu.problems import EXPERTS, HIDDEN, INTER, KINDS, Problem, run
+from tests.gpu.problems import EXPERTS, HIDDEN, INTER, KINDS, Observed, Problem, run
 
 #: Largest relative difference between the flag on and off that still counts as the same result.
 SAME = 0.03
+#: Largest error against fp32 that still counts as right: what the quantization of activations costs.
+RIGHT = {"fp8_block": 0.08, "fp8_tensor": 0.1, "fp8_channel": 0.08, "int8": 0.08}
+#: Rules that say that the default path itself is wrong.
+DEFAULT_WRONG = {"QNT102"}
 
 
 @functools.cache
@@ -21,11 +26,20 @@ def _source() -> Source:
     return Source(kernels.root() / "sglang")
 
 
-def launch_of(problem: Problem, **args: Any) -> Launch:
-    """The launch whose layers are `problem`, with the flag on."""
+@functools.cache
+def machine() -> dict[str, Any]:
+    """The first GPU's name and compute capability, and the SGLang that runs."""
     import torch
 
     major, minor = torch.cuda.get_device_capability(0)
+    return {"device": torch.cuda.get_device_name(0), "sm": major * 10 + minor, "sglang": _source().version}
+
+
+def launch_of(
+    problem: Problem, gpu: dict[str, Any] | None = None, source: Source | None = None, **args: Any
+) -> Launch:
+    """The launch whose layers are `problem`, with the flag on; by default on this machine with its SGLang."""
+    here = gpu or machine()
     ep = 2 if problem.filtered else 1
     fields: dict[str, Any] = {
         "enable_fused_moe_sum_all_reduce": True,
@@ -55,32 +69,33 @@ def launch_of(problem: Problem, **args: Any) -> Launch:
         "hidden_size": HIDDEN,
         "quant_kind": KINDS[problem.kind],
         "quant_ignored": [],
+        "quant_block": [128, 128] if problem.kind == "fp8_block" else None,
+        "quant_config": {"quant_method": "fp8", "activation_scheme": "dynamic"}
+        if "fp8" in problem.kind
+        else {},
         "dtype": "float16" if problem.kind == "fp16" else "bfloat16",
         "config": {},
     }
-    gpu = {
-        "platform": "cuda",
-        "name": torch.cuda.get_device_name(0),
-        "sm": major * 10 + minor,
-        "count": torch.cuda.device_count(),
-    }
+    facts_of_gpu = {"platform": "cuda", "name": here["device"], "sm": here["sm"], "count": 8}
     lora = {"enabled": problem.hook, "target_modules": ["gate_up_proj", "down_proj"] if problem.hook else []}
     facts = {f"args.{name}": Fact(value, "resolved") for name, value in fields.items()}
     for prefix, values in (
         ("model", model),
-        ("gpu", gpu),
+        ("gpu", facts_of_gpu),
         ("lora", lora),
         ("draft_model", {"exists": False}),
     ):
         facts |= {f"{prefix}.{name}": Fact(value, "machine") for name, value in values.items()}
-    return Launch(facts, source=_source())
+    return Launch(facts, source=source or _source())
 
 
-def predicted(problem: Problem) -> str:
+def predicted(problem: Problem, gpu: dict[str, Any] | None = None, source: Source | None = None) -> str:
     """`out of bounds`, `wrong`, `no effect` or `active and right`, from the findings of the rules. A rule that would
     decide but was skipped gives `unknown: …`."""
-    report = judge(launch_of(problem), Settings())
+    report = judge(launch_of(problem, gpu, source), Settings())
     ids = {finding.id for finding in report.findings}
+    if ids & DEFAULT_WRONG:
+        return "the default is wrong"
     deciding = {"FMS101", "FMS102", "FMS103", "FMS201", "FMS202"}
     if unsure := sorted(f"{s.id} ({s.missing})" for s in report.skipped if s.id in deciding):
         return f"unknown: {', '.join(unsure)}"
@@ -94,16 +109,24 @@ def predicted(problem: Problem) -> str:
 
 
 def observed(problem: Problem) -> str:
-    """The same words, from two runs of SGLang's own code that differ in the flag alone."""
-    from sglang_guards.bench.layer import relative
-
-    off, on = run(problem, False), run(problem, True)
+    """The same words, from runs of SGLang's own code. The default is judged first, against fp32 and against itself with
+    used memory: where it is wrong, nothing can be said about the flag."""
+    off = run(problem, False)
     if off.guard_rows or off.fused:
         return f"the default itself: {off.guard_rows} guard rows overwritten, fused {off.fused}"
+    if default_is_wrong(problem, off):
+        return "the default is wrong"
+    on = run(problem, True)
     if on.guard_rows:
         return "out of bounds"
     if not on.fused:
-        # No kernel was asked to fuse, so both runs took the same path. (Per-tensor FP8 with filtered experts scales by
-        # rows that nothing wrote, so even two runs of the default differ.)
-        return "no effect"
-    return "active and right" if relative(on.out, off.out) < SAME else "wrong"
+        return "no effect"  # no kernel was asked to fuse: both runs took the same path
+    same = relative(on.out, off.out) < SAME and on.error < RIGHT.get(problem.kind, 0.05)
+    return "active and right" if same else "wrong"
+
+
+def default_is_wrong(problem: Problem, off: Observed) -> bool:
+    """Whether the flag-off result is off against fp32, or changes with what was left in free memory."""
+    used = run(problem, False, used_memory=True)
+    right = RIGHT.get(problem.kind, 0.05)
+    return not (off.error < right and used.error < right and relative(used.out, off.out) < SAME)

@@ -84,6 +84,25 @@ def experts(kind: str) -> Experts:
     return Experts(w1, w2, dtype, options)
 
 
+def dequantized(made: Experts, kind: str) -> tuple[Any, Any]:
+    """Both weight matrices in fp32, as the kernel reads them."""
+    import torch
+
+    out = []
+    for matrix, scale in ((made.w1, made.options["w1_scale"]), (made.w2, made.options["w2_scale"])):
+        if kind == "int4_weight_only":
+            full = torch.stack((matrix & 15, matrix >> 4), dim=3).flatten(2).float() - 8
+            full *= scale.float().repeat_interleave(64, 2)
+        else:
+            full = matrix.float()
+            if kind == "fp8_block":
+                full *= scale.repeat_interleave(128, 1).repeat_interleave(128, 2)
+            elif scale is not None:
+                full *= scale.float().reshape(EXPERTS, -1, 1)
+        out.append(full)
+    return out[0], out[1]
+
+
 @dataclass(frozen=True)
 class Problem:
     """What is run. `filtered`: half of the experts live elsewhere (id -1). `hook`: a LoRA hook adds 1 to each route."""
@@ -98,19 +117,34 @@ class Problem:
 
 @dataclass(frozen=True)
 class Observed:
-    """`out` of shape [tokens, hidden]; `guard_rows` overwritten behind it; `fused`: SGLang asked for the fused sum."""
+    """`out` of shape [tokens, hidden]; `guard_rows` overwritten behind it; `fused`: SGLang asked for the fused sum;
+    `error` against fp32."""
 
     out: Any
     guard_rows: int
     fused: bool
+    error: float
 
 
 @functools.cache
 def setup() -> None:
     """Server arguments for this process."""
-    from sglang_guards.bench import layer
+    from sglang_guards.bench import process
 
-    layer.publish_args()
+    process.set_up()
+
+
+def leave_behind() -> None:
+    """Fill the free blocks of PyTorch's allocator with FP8 activations, as any layer of an FP8 model leaves them."""
+    import torch
+
+    kept = [
+        (torch.randn(size, device="cuda") * 8).to(torch.float8_e4m3fn).clone()
+        for size in (2**n for n in range(12, 24))
+        for _ in range(3)
+    ]
+    torch.cuda.synchronize()
+    del kept
 
 
 def original() -> ModuleType:
@@ -155,8 +189,16 @@ def _watched(module: ModuleType) -> Iterator[list[bool]]:
         module.invoke_fused_moe_kernel = real  # type: ignore[attr-defined]
 
 
-def run(problem: Problem, flag: bool, module: ModuleType | None = None, seed: int = 3) -> Observed:
-    """Run one problem in place, inside a guarded buffer, with the flag on or off."""
+def run(
+    problem: Problem,
+    flag: bool,
+    module: ModuleType | None = None,
+    seed: int = 3,
+    *,
+    used_memory: bool = False,
+) -> Observed:
+    """Run one problem in place, inside a guarded buffer, with the flag on or off; `used_memory` leaves something in
+    the free memory first."""
     import torch
 
     module = module or original()
@@ -172,11 +214,29 @@ def run(problem: Problem, flag: bool, module: ModuleType | None = None, seed: in
     weights = torch.rand(problem.tokens, problem.top_k, device="cuda", generator=generator) + 0.1
     if problem.filtered:
         ids = torch.where(ids < EXPERTS // 2, ids, torch.full_like(ids, -1))
+    reference = _reference(problem, made, hidden, weights, ids)
+    if used_memory:
+        leave_behind()
     with flag_set(module, flag), _watched(module) as seen:
         out = _call(module, problem, made, hidden, weights, ids, scores)
         torch.cuda.synchronize()
     touched = int((buffer[problem.tokens :] != GUARD).any(1).sum())
-    return Observed(out.clone(), touched, any(seen))
+    shift = problem.top_k if problem.hook else 0  # a hook adds 1 to each route; it must not hide an error
+    error = float((out.float() - shift - reference).norm() / reference.norm())
+    return Observed(out.clone(), touched, any(seen), error)
+
+
+def _reference(problem: Problem, made: Experts, hidden: Any, weights: Any, ids: Any) -> Any:
+    """fp32 result of the local experts, without a hook."""
+    import torch
+
+    w1, w2 = dequantized(made, problem.kind)
+    x, out = hidden.float(), torch.zeros_like(hidden, dtype=torch.float32)
+    for expert in range(EXPERTS):
+        gate, up = (x @ w1[expert].T).chunk(2, dim=1)
+        share = (weights * (ids == expert)).sum(1, keepdim=True)
+        out += share * ((torch.nn.functional.silu(gate) * up) @ w2[expert].T)
+    return out
 
 
 def _call(

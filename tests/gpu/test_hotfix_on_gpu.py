@@ -14,12 +14,12 @@ SCRIPT = """
 import json, logging, sys
 logging.basicConfig(level=logging.INFO)
 import sglang
-from sglang_guards import hotfix
+from sglang_guards.hook import hotfix
 said = hotfix.apply({"SGLANG_GUARDS_HOTFIX": sys.argv[1]} if sys.argv[1] != "none" else {})
 import importlib, torch
-from sglang_guards.bench import kernels, layer, timing
+from sglang_guards.bench import kernels, layer, process, timing
 from sglang_guards.bench.shapes import MoeShape
-layer.publish_args()
+process.set_up()
 sequence, kernel = (importlib.import_module(n) for n in kernels.names(kernels.root()))
 weights = layer.Weights(MoeShape("test", 64, 256, 4096, 8, "bf16"))
 batch = layer.Batch(weights, 4096)

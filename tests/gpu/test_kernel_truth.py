@@ -96,3 +96,29 @@ def _close(a, b) -> None:  # type: ignore[no-untyped-def]
     from sglang_guards.bench.layer import relative
 
     assert relative(a, b) < 0.01
+
+
+@pytest.mark.parametrize("top_k", [2, 3, 8])
+@pytest.mark.parametrize("tokens", [5, 40, 512])
+@pytest.mark.parametrize("flag", [False, True])
+def test_the_series_scales_by_rows_that_were_written(flag: bool, tokens: int, top_k: int) -> None:
+    """Per-tensor FP8 with other ranks' experts: right whatever was left in free memory."""
+    from tests.gpu import series
+    from tests.gpu.oracle import RIGHT
+
+    problem = Problem("fp8_tensor", tokens, top_k, filtered=True)
+    clean = run(problem, flag, series.module())
+    used = run(problem, flag, series.module(), used_memory=True)
+    assert clean.error < RIGHT["fp8_tensor"]
+    assert used.error < RIGHT["fp8_tensor"]
+    _close(used.out, clean.out)
+
+
+def test_the_default_is_shown_to_depend_on_what_was_left_in_memory() -> None:
+    """The fault that the series mends is there as installed, so that the test above can fail."""
+    from tests.gpu.oracle import RIGHT
+
+    assert (
+        run(Problem("fp8_tensor", 512, 8, filtered=True), False, used_memory=True).error > RIGHT["fp8_tensor"]
+    )
+    assert run(Problem("fp8_tensor", 512, 8), False, used_memory=True).error < RIGHT["fp8_tensor"]

@@ -24,7 +24,10 @@ def environment(release: str, **more: str) -> dict[str, str]:
 
 
 def check_all(release: str, launches: Sequence[dict[str, Any]], timeout: float = 600) -> list[dict[str, Any]]:
-    """One JSON report per launch (`argv`, `gpu`, `model` key, optional `env` and `build`), or ``{"error": …}`` of exit 2."""
+    """One JSON report per launch, or ``{"error": …}`` of exit 2.
+
+    A launch has `argv`, `gpu`, a `model` key, and where needed `env`; its model is built only with `build`.
+    """
     asked = [
         {
             "argv": launch["argv"],

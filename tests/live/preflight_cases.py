@@ -18,6 +18,7 @@ from tests.trees import tree
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "qwen3.5-122b-rtx-pro-6000"
+SERVER_MODEL = ["python", "-m", "sglang.launch_server", "--model-path"]
 LAUNCH = [
     *("python", "-m", "sglang.launch_server", "--model-path", "Qwen/Qwen3.5-122B-A10B-FP8", "--tp", "4"),
     *("--attention-backend", "triton", "--speculative-algorithm", "NEXTN", "--speculative-num-steps", "3"),

@@ -55,10 +55,11 @@ def test_a_killed_caller_takes_its_helper_along() -> None:
 def test_a_hanging_resolution_is_ended() -> None:
     code = (
         "import json, sys\n"
-        "from sglang_guards import preflight\nfrom sglang_guards.preflight import worker_client\n"
-        "worker_client.RESOLVE_S = 0.05\n"
+        "from sglang_guards import preflight\nfrom sglang_guards.errors import CouldNotCheck\n"
+        "from sglang_guards.preflight import worker_client\n"
+        "worker_client.RESOLVE_S, worker_client.BUILD_S = 0.05, 0.0\n"
         "case = json.loads(sys.argv[1])\n"
-        "try:\n    preflight.check(**case)\nexcept preflight.CouldNotCheck as e:\n    print(e.message)\n"
+        "try:\n    preflight.check(**case)\nexcept CouldNotCheck as e:\n    print(e.message)\n"
         "worker_client.RESOLVE_S = 60.0\nprint(preflight.check(**case).verdict)\n"
     )
     done = subprocess.run(

@@ -25,6 +25,7 @@ FLAG = "--enable-fused-moe-sum-all-reduce"
 #: Name -> extra flags, GPUs, ids that the untouched release must and the patched one must not give.
 LAUNCHES: dict[str, tuple[list[str], str, set[str]]] = {
     "expert-parallel": (["--ep-size", "4"], "4xH200", {"FMS101", "FMS301"}),
+    "fp8-expert-parallel": (["--quantization", "fp8", "--ep-size", "4"], "4xH200", {"QNT102", "FMS101"}),
     "plain": ([], "4xH200", {"FMS301"}),
     "deterministic": (["--enable-deterministic-inference"], "4xH200", {"FMS104"}),
     "rocm": (["--moe-runner-backend", "triton"], "4xMI300X", {"FMS102"}),

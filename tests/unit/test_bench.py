@@ -10,9 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from sglang_guards.bench import kernels
+from sglang_guards.bench import cli, kernels, tune
 from sglang_guards.bench.shapes import DEFAULT_SHAPES, MoeShape, from_config
-from sglang_guards.launch.profile import Profile, load_profile, measured_ratio, save_profile, shipped_results
+from sglang_guards.launch.profile import (
+    DECODE,
+    PREFILL,
+    Profile,
+    load_profile,
+    measured_ratio,
+    save_profile,
+    shipped_results,
+)
 from tests.trees import FLAG_RELEASES, tree
 
 VARIANTS = Path(__file__).resolve().parents[2] / "benchmarks" / "variants"
@@ -78,6 +86,38 @@ def test_a_profile_comes_back(tmp_path: Path) -> None:
     save_profile(PROFILE, tmp_path)
     assert load_profile(PROFILE.device, PROFILE.fingerprint, PROFILE.shape, tmp_path) == PROFILE
     assert PROFILE.worst == (8192, 0.69)
+
+
+RUNNERS = dataclasses.replace(
+    PROFILE,
+    ratios={1: 0.97, 64: 0.95, 2048: 0.75, 8192: 0.69},
+    relaxed={1: 1.0, 64: 1.02, 2048: 1.08, 8192: 1.07},
+    default_us={1: 50.0, 64: 190.0, 2048: 460.0, 8192: 1460.0},
+    runners={"cutlass": {1: 0.8, 64: 0.9, 2048: 1.1, 8192: 1.12}, "deep_gemm": {2048: 3.0}},
+    reasons={"marlin": "needs another GPU"},
+)
+
+
+def test_the_best_arm_of_a_phase_was_measured_at_all_of_its_counts(tmp_path: Path) -> None:
+    assert RUNNERS.best(DECODE) == ("triton, fused sum with the hotfix", pytest.approx(1.01, abs=0.001))
+    assert RUNNERS.best(PREFILL) == ("cutlass", pytest.approx(1.11, abs=0.001))
+    assert RUNNERS.best((1 << 20, 1 << 21)) is None
+    plain = dataclasses.replace(RUNNERS, runners={}, relaxed={})
+    assert plain.best(PREFILL) == ("triton", 1.0)
+    save_profile(RUNNERS, tmp_path)
+    assert load_profile(RUNNERS.device, RUNNERS.fingerprint, RUNNERS.shape, tmp_path) == RUNNERS
+
+
+def test_the_answer_names_the_best_arms_their_flags_and_what_cannot_run() -> None:
+    lines = cli.text(RUNNERS).splitlines()
+    assert any("8,192" in line and "1,460" in line and "1.12" in line for line in lines)
+    assert any("cannot run: marlin: needs another GPU" in line for line in lines)
+    assert any(
+        line.startswith("best for prefill: cutlass") and "--moe-runner-backend cutlass" in line
+        for line in lines
+    )
+    assert any(line.startswith("best for decode:") and "SGLANG_GUARDS_HOTFIX" in line for line in lines)
+    assert "0.69 at 8,192" in lines[-1]
 
 
 @pytest.mark.parametrize("field", ["device", "fingerprint", "shape"])
@@ -154,3 +194,15 @@ def test_the_results_page_is_made_from_the_results() -> None:
         [sys.executable, str(root / "benchmarks" / "report.py"), "--check"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "bf16"])
+@pytest.mark.parametrize("rows", [16, 64, 128])
+def test_candidate_tiles_fit_registers_and_the_scales(rows: int, dtype: str) -> None:
+    found = tune.candidates(rows, dtype)
+    assert len(found) >= 3
+    assert len({tuple(tile.items()) for tile in found}) == len(found)
+    for tile in found:
+        assert tile["BLOCK_SIZE_M"] == rows, "the sorting of tokens is that of the up projection"
+        assert rows * tile["BLOCK_SIZE_N"] <= tune.MAX_ACCUMULATORS * 32 * tile["num_warps"]
+        assert dtype != "fp8" or (tile["BLOCK_SIZE_K"] == 128 and tile["BLOCK_SIZE_N"] <= 128)

@@ -14,7 +14,7 @@ from sglang_guards.cli.completion import script
 from sglang_guards.cli.main import main
 from sglang_guards.cli.parser import parser
 
-COMMANDS = ("check", "diff", "rules", "explain", "doctor", "legacy-hook", "completion")
+COMMANDS = ("check", "diff", "rules", "explain", "headers", "doctor", "legacy-hook", "completion")
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])

@@ -11,7 +11,7 @@ from sglang_guards.flag_table.table import verdicts
 from sglang_guards.launch.facts import Fact, Launch
 from sglang_guards.report.model import FlagVerdict
 from tests.contract.tables import source
-from tests.unit.hazard_cases import BASE
+from tests.rules.cases import base_facts
 
 #: What a resolved launch has beside the facts of the hazard rules.
 MORE: dict[str, Any] = {
@@ -30,7 +30,7 @@ def launch(
 ) -> Launch:
     """A launch whose `args` (and dotted facts, with __ for the dot) are changed; those in `given` were typed."""
     values = {
-        **BASE,
+        **base_facts("moe-on-8-h200"),
         **MORE,
         **{k.replace("__", ".") if "__" in k else f"args.{k}": v for k, v in args.items()},
     }
@@ -48,7 +48,7 @@ def row(flag: str, made: Launch) -> FlagVerdict:
 
 def test_every_row_is_made_and_none_fails() -> None:
     rows = verdicts(launch())
-    assert len(rows) == 16  # 18 flags, without a draft and without speculation
+    assert len(rows) == 17  # without the rows of flags that are off, of a draft and of speculation
     assert all(r.source for r in rows), [r.flag for r in rows if not r.source]
     assert not [r for r in rows if "could not be told" in r.why]
 
@@ -91,7 +91,7 @@ def test_a_flag_that_the_release_lacks_has_no_row() -> None:
         ("--moe-runner-backend", "active", "run on triton",
          {"given": ("moe_runner_backend",), "moe_runner_backend": "triton"}),
         ("--moe-runner-backend", "off", "has no experts", {"model__is_moe": False}),
-        ("--moe-a2a-backend", "active", "cannot take", {"given": ("moe_a2a_backend",), "moe_a2a_backend": "deepep"}),
+        ("--moe-a2a-backend", "active", "dispatches tokens over EP", {"given": ("moe_a2a_backend",), "moe_a2a_backend": "deepep"}),
         ("--disable-shared-experts-fusion", "off", "no shared experts", {}),
         ("--disable-shared-experts-fusion", "auto-enabled", "SGLang set it",
          {"model__num_shared_experts": 1, "disable_shared_experts_fusion": True}),
@@ -129,6 +129,31 @@ def test_a_flag_that_the_release_lacks_has_no_row() -> None:
         ("--mem-fraction-static", "active", "0.8 of", {"given": ("mem_fraction_static",), "mem_fraction_static": 0.8}),
         ("--cuda-graph-max-bs-decode", "auto-enabled", "256", {}),
         ("--cuda-graph-backend-prefill", "off", "without a CUDA graph", {}),
+        ("--moe-runner-backend", "active", "deepep dispatches the tokens",
+         {"given": ("moe_runner_backend", "moe_a2a_backend"), "moe_runner_backend": "deep_gemm",
+          "moe_a2a_backend": "deepep"}),
+        ("--attention-backend", "active", "prefill and decode run on fa3", {"given": ("attention_backend",), "attention_backend": "fa3"}),
+        ("--attention-backend", "overridden", "fa4",
+         {"given": ("attention_backend",), "attention_backend": "fa4", "typed__attention_backend": "flashinfer"}),
+        ("--attention-backend", "active", "ATT101",
+         {"given": ("attention_backend",), "attention_backend": "fa3", "gpu__sm": 120}),
+        ("--decode-attention-backend", "active", "decode runs on triton",
+         {"given": ("decode_attention_backend",), "decode_attention_backend": "triton"}),
+        ("--enable-two-batch-overlap", "active", "as two",
+         {"given": ("enable_two_batch_overlap",), "enable_two_batch_overlap": True}),
+        ("--enable-two-batch-overlap", "active", "PAR110",
+         {"given": ("enable_two_batch_overlap",), "enable_two_batch_overlap": True,
+          "model__architecture": "MiniMaxM2ForCausalLM"}),
+        ("--enable-two-batch-overlap", "ignored", "never splits",
+         {"given": ("enable_two_batch_overlap",), "enable_two_batch_overlap": True,
+          "model__architecture": "Qwen3NextForCausalLM"}),
+        ("--enable-eplb", "active", "PAR108",
+         {"given": ("enable_eplb",), "enable_eplb": True, "ep_size": 8, "init_expert_location": "trivial"}),
+        ("--disaggregation-mode", "active", "decode only",
+         {"given": ("disaggregation_mode",), "disaggregation_mode": "decode"}),
+        ("--kv-cache-dtype", "active", "fp8_e4m3", {"given": ("kv_cache_dtype",), "kv_cache_dtype": "fp8_e4m3"}),
+        ("--page-size", "active", "attention-backend would be trtllm_mha without it",
+         {"given": ("page_size",), "page_size": 16, "without__page_size": {"attention_backend": "trtllm_mha"}}),
         ("--enable-deterministic-inference", "active", "DET101",
          {"release": "0.5.12", "given": ("enable_deterministic_inference",), "enable_deterministic_inference": True}),
     ],

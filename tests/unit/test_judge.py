@@ -12,7 +12,7 @@ from sglang_guards.settings import Settings
 
 
 def made(id: str, check: object, severity: Severity = Severity.ERROR) -> Rule:
-    return Rule(id, "name", severity, "summary", (), (), lambda launch: True, check, "")  # type: ignore[arg-type]
+    return Rule(id, "name", severity, "summary", (), lambda launch: True, check, "")  # type: ignore[arg-type]
 
 
 def says(id: str, severity: Severity = Severity.ERROR) -> Rule:

@@ -10,7 +10,7 @@ import pytest
 from sglang_guards import source
 from sglang_guards.judge import judge
 from sglang_guards.launch.facts import Fact, Launch
-from sglang_guards.launch.measurements import shape_key, shape_keys, told
+from sglang_guards.launch.measurements import faster_runner, shape_key, shape_keys, told
 from sglang_guards.launch.profile import Profile, save_profile
 from sglang_guards.settings import Settings
 from sglang_guards.source.fingerprint import fingerprint
@@ -121,3 +121,40 @@ def test_a_profile_of_another_device_or_source_is_not_used(other: dict[str, str]
     made = launch()
     save_profile(profile(made, {64: 1.01, 4096: 1.1}, **other))
     assert fires(made)
+
+
+QWEN3_235B = {"model.num_experts": 128, "model.moe_intermediate_size": 1536, "model.hidden_size": 4096}
+
+
+def test_a_faster_runner_comes_from_the_shipped_results_of_this_gpu_and_release() -> None:
+    found = faster_runner(launch(**QWEN3_235B))
+    assert found is not None
+    assert found.runner == "deep_gemm"
+    assert "one NVIDIA H200 with SGLang 0.5.15" in found.text
+    assert faster_runner(launch(**QWEN3_235B, **{"gpu.name": "NVIDIA H100 80GB HBM3"})) is None
+    assert faster_runner(launch()) is None, "measured, and no runner is 3 % faster over the prefill sizes"
+    assert faster_runner(launch(**{"model.hidden_size": 5120})) is None, "nobody measured it"
+
+
+def test_a_profile_of_this_machine_says_which_runner_is_faster(cache: Path) -> None:
+    made = launch(**QWEN3_235B)
+    cutlass = {64: 0.9, 2048: 1.2, 8192: 1.3}
+    save_profile(profile(made, {64: 0.9, 2048: 0.8, 8192: 0.7}, runners={"cutlass": cutlass}))
+    found = faster_runner(made)
+    assert found is not None
+    assert found.runner == "cutlass"
+    assert "this machine's NVIDIA H200" in found.text
+    assert "×1.25" in found.text
+    assert "×0.90 at decode sizes" in found.text
+    save_profile(profile(made, {64: 0.9, 2048: 0.8, 8192: 0.7}, runners={"cutlass": {2048: 1.0}}))
+    assert faster_runner(made) is None, "this machine's own profile outranks the shipped results"
+
+
+def test_the_fix_of_the_slow_flag_names_the_faster_runner() -> None:
+    def fix(made: Launch) -> str:
+        found = next(f for f in judge(made, Settings()).findings if f.id == "FMS301")
+        assert found.fix is not None
+        return found.fix.text
+
+    assert "--moe-runner-backend deep_gemm" in fix(launch(**QWEN3_235B))
+    assert "--moe-runner-backend" not in fix(launch())

@@ -86,6 +86,7 @@ def test_the_words_are_those_of_the_real_shell(shell: str, atoms: tuple[str, ...
     counts = compare(shell, atoms, TEXTS, seed=15, folder=tmp_path)
     assert counts["different"] == []
     assert counts["same"] > TEXTS // 4, counts
+    print(f"{shell}: {counts['same']} texts read as the shell does, {counts['refused']} refused by the shell")
 
 
 def compare(shell: str, atoms: tuple[str, ...], number: int, seed: int, folder: Path) -> dict[str, object]:

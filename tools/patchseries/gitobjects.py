@@ -70,7 +70,7 @@ def _hashed(kind: str, content: bytes) -> str:
 def new_repository(folder: Path, files: Mapping[str, bytes], message: str) -> None:
     """A repository in `folder` whose only commit, tagged `base`, holds `files`."""
     folder.mkdir(parents=True, exist_ok=True)
-    plain(folder, "init", "-q", "-b", "main")
+    plain(folder, "init", "-q", "-b", "main", "--template=")
     write(folder, files)
     plain(folder, "add", "-A", "-f")
     plain(folder, "commit", "-q", "--allow-empty", "-m", message)

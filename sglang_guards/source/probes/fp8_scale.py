@@ -31,10 +31,15 @@ def fp8_scale_reads_unwritten_rows(source: Source) -> Answer:
         return Answer(False, code.where(), "the rows are cleared")
     if "torch.empty" not in makers:
         raise Unknown("where the down projection's input comes from was not found")
-    for call in _assigned(code, "a2_scale"):
-        deciding = [resolved_names(code.node, test) for test, _ in guards(code.node, call)]
-        if _routed(call) and not any("block_shape" in names for names in deciding):
-            return Answer(False, code.where(call), "the scale is taken over routed rows")
+    scale = _scale_of_second_gemm(code)
+    for value in _assigned(code, scale):
+        deciding = [resolved_names(code.node, test) for test, _ in guards(code.node, value)]
+        if any("block_shape" in names for names in deciding):
+            continue
+        if _routed(value):
+            return Answer(False, code.where(value), "the scale is taken over routed rows")
+        if ast.unparse(value) != "a2_scale":
+            raise Unknown(f"how {scale} is made is not known")
     if not _skips_filtered_rows(code):
         raise Unknown("who writes the rows of filtered experts was not found")
     return Answer(True, _whole_tensor(source), "the activation skips the rows of experts that live elsewhere")
@@ -48,15 +53,41 @@ def _sequence(source: Source) -> Code:
     raise Unknown("the experts' kernels are called elsewhere")
 
 
-def _assigned(code: Code, name: str) -> list[ast.expr]:
-    """Values that are assigned to a name, also as one of several."""
-    found = []
+def _scale_of_second_gemm(code: Code) -> str:
+    """The variable that the GEMM over the input gets as the scale of the input; a patched tree may give another."""
     for node in walk(code.node):
-        if isinstance(node, ast.Assign):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("invoke_fused_moe_kernel"):
+            given = [ast.unparse(argument) for argument in node.args[:5]]
+            if len(given) == 5 and given[0] == _INPUT:
+                return given[4]
+    raise Unknown("the down projection's GEMM was not found")
+
+
+def _assigned(code: Code, name: str) -> list[ast.expr]:
+    """Values that are assigned to a name, also as one of several, other than for block-quantized weights."""
+    found = []
+    per_block = _under_blocks(code)
+    for node in walk(code.node):
+        if isinstance(node, ast.Assign) and node not in per_block:
             for target in node.targets:
                 parts = target.elts if isinstance(target, ast.Tuple) else [target]
                 if any(isinstance(part, ast.Name) and part.id == name for part in parts):
                     found.append(node.value)
+    return found
+
+
+def _under_blocks(code: Code) -> set[ast.AST]:
+    """Everything that runs only for block-quantized weights."""
+    found: set[ast.AST] = set()
+    for node in walk(code.node):
+        if isinstance(node, ast.If) and any(
+            isinstance(test, ast.Compare)
+            and isinstance(test.left, ast.Name)
+            and test.left.id == "block_shape"
+            and isinstance(test.ops[0], ast.IsNot)
+            for test in walk(node.test)
+        ):
+            found |= {inner for statement in node.body for inner in walk(statement)}
     return found
 
 

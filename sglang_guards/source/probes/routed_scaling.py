@@ -136,3 +136,16 @@ def deep_gemm_combine_drops_expert_zero(source: Source) -> Answer:
             if zero and isinstance(compare.ops[0], (ast.Gt, ast.GtE)):
                 return Answer(isinstance(compare.ops[0], ast.Gt), code.where(compare))
     raise Unknown("the combine picks its experts in another way")
+
+
+@probe(
+    "fused_shared_expert_is_quantized",
+    "A shared expert of 16 bit is quantized when it is loaded into the routed experts' tensors.",
+)
+def fused_shared_expert_is_quantized(source: Source) -> Answer:
+    rel = source.need(FUSED_MOE_LAYER)
+    line = source.line(rel, r"^    def _maybe_load_\w*shared_expert_as_\w+\(")
+    if line is not None:
+        return Answer(True, f"{rel}:{line}")
+    code = source.function(rel, "FusedMoE.weight_loader")
+    return Answer(False, code.where())

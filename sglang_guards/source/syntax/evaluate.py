@@ -247,9 +247,9 @@ def _block(node: ast.For | ast.While | ast.With | ast.Try, world: World) -> list
     if isinstance(node, ast.For):
         _assign(node.target, UNKNOWN, world)
     if isinstance(node, ast.With):
-        for item in node.items:
-            if item.optional_vars is not None:
-                _assign(item.optional_vars, UNKNOWN, world)
+        for managed in node.items:
+            if managed.optional_vars is not None:
+                _assign(managed.optional_vars, UNKNOWN, world)
     if not isinstance(node, ast.Try):
         return node.body
     for handler in node.handlers:

@@ -1,0 +1,55 @@
+"""SPC107: what a draft loses between a prefill node and a decode node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sglang_guards.launch.checkpoint import text_config
+from sglang_guards.launch.facts import Launch
+from sglang_guards.report.model import Severity
+from sglang_guards.rules import Violation, rule, sglang_issue, unset
+
+_EAGLE = frozenset({"EAGLE", "EAGLE3", "NEXTN"})
+
+
+@rule(
+    "SPC107",
+    "decode-node-without-the-drafts-topk",
+    Severity.ERROR,
+    summary="a decode node does not get the draft's top-k seed of sparse attention",
+    source={"decode_node_keeps_draft_topk": False},
+    reports=(sglang_issue(30854),),
+    applies=lambda launch: (
+        launch.get("args.disaggregation_mode") == "decode"
+        and str(launch.get("args.speculative_algorithm") or "").upper() in _EAGLE
+    ),
+)
+def lost_seed(launch: Launch) -> Iterator[Violation]:
+    """EAGLE on a decode node for a model whose draft shares the indexer's top-k between its steps.
+
+    ## What it checks
+    `--disaggregation-mode decode` with EAGLE, a config with `index_share_for_mtp_iteration` and `index_topk`, and an
+    installed SGLang whose draft keeps a seed of indices that disaggregation does not hand over.
+
+    ## Why it matters
+    The seed keeps the size of an earlier batch.
+
+    ## When it hurts
+    With the first batch of another size: a copy between tensors of different shape ends the worker.
+
+    ## Example
+    `--model-path zai-org/GLM-5.2-FP8 --disaggregation-mode decode --speculative-algorithm EAGLE …` on 0.5.15. It works
+    without speculation, and on 0.5.16.
+
+    ## Fix
+    Use a release that hands the seed over, or no speculation on this node.
+    """
+    text = text_config(launch["draft_model.config"])
+    if not text.get("index_share_for_mtp_iteration") or not text.get("index_topk"):
+        return
+    yield Violation(
+        flags=("disaggregation_mode", "speculative_algorithm"),
+        cause="the draft keeps a top-k seed from step to step, and nothing in disaggregation carries it",
+        impact="the first batch of another size ends the worker in a copy between tensors of different shape",
+        fix=unset("speculative_algorithm", otherwise="use SGLang 0.5.16 or later", safe=False),
+    )
