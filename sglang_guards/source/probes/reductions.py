@@ -7,8 +7,8 @@ import re
 
 from sglang_guards.source.models.fusion_contract import decoder_classes, graph_of
 from sglang_guards.source.models.moe_blocks import blocks, plain_methods
-from sglang_guards.source.probes.moe_faults import names_in
 from sglang_guards.source.syntax.nodes import walk
+from sglang_guards.source.syntax.shape import names_in
 from sglang_guards.source.tree import Answer, Source, Unknown, probe
 
 BOUNDARY = "sglang/srt/layers/layer_boundary"
