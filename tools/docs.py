@@ -37,7 +37,7 @@ def page(rule: Rule) -> str:
         "",
     ]
     if example := rule_pages.example(rule.id):
-        lines += ["## Example", "", *example]
+        lines += ["## What check says" if "## Example" in doc else "## Example", "", *example]
     if decided := _decided_by(rule):
         lines += ["## Decided by", "", *decided, ""]
     if found := _releases(rule.id):

@@ -37,6 +37,7 @@ KERNEL_PACKAGES: tuple[str, ...] = (
     "flash_mla",
     "flashinfer",
     "humming_kernels",
+    "kt_kernel",
     "lightop",
     "mooncake",
     "mori",
@@ -67,14 +68,14 @@ def forget() -> None:
     asked.clear()
 
 
-def _refuse(name: str, what: str) -> NoReturn:
+def refuse(name: str, what: str) -> NoReturn:
     asked.append(f"{what} of {name}")
     raise CannotTell(f"{what} of {name}, which is not here")
 
 
 def _question(method: str, what: str) -> Callable[..., NoReturn]:
     def ask(self: Any, *args: Any) -> NoReturn:
-        _refuse(_name(self), what)
+        refuse(_name(self), what)
 
     ask.__name__ = method
     return ask
@@ -134,13 +135,13 @@ class StandInType(ABCMeta):
         return made
 
     def __iter__(cls) -> Iterator[Any]:
-        _refuse(cls._guards_name, "the items")
+        refuse(cls._guards_name, "the items")
 
     def __len__(cls) -> int:
-        _refuse(cls._guards_name, "the length")
+        refuse(cls._guards_name, "the length")
 
     def __contains__(cls, item: object) -> bool:
-        _refuse(cls._guards_name, "the items")
+        refuse(cls._guards_name, "the items")
 
 
 class StandIn(metaclass=StandInType):
@@ -190,14 +191,14 @@ class StandIn(metaclass=StandInType):
             return True
         if isinstance(other, _COMPARED_BY_IDENTITY):
             return False
-        _refuse(_name(self), "equality")
+        refuse(_name(self), "equality")
 
     def __ne__(self, other: object) -> bool:
         return not self.__eq__(other)
 
     def __hash__(self) -> int:
         """A look-up in a set or a table is a question too."""
-        _refuse(_name(self), "the place in a table")
+        refuse(_name(self), "the place in a table")
 
     def __repr__(self) -> str:
         return f"<{_name(self)}, not here>"
@@ -292,7 +293,7 @@ def _version(package: str) -> str:
             for specifier in requirement.specifier:
                 if specifier.operator in ("==", ">=", "~="):
                     return specifier.version
-    _refuse(package, "the version")
+    refuse(package, "the version")
 
 
 class Finder(MetaPathFinder, Loader):
