@@ -6,7 +6,7 @@ import ast
 
 from sglang_guards.source.probes.launch_faults import FUSED_MOE
 from sglang_guards.source.syntax.nodes import walk
-from sglang_guards.source.syntax.shape import names_in
+from sglang_guards.source.syntax.shape import guards, names_in, resolved_names
 from sglang_guards.source.tree import Answer, Code, Source, Unknown, probe
 
 KERNELS = (
