@@ -78,11 +78,21 @@ def words(fact: str) -> str:
 
 @cache
 def blocks(rule: str) -> tuple[tuple[str, ...], ...]:
-    """The snapshot's blocks, those of real commands first."""
+    """The snapshot's blocks, those of real commands first, each kind in the order of the cases."""
     path = TESTS / "snapshots" / f"{rule}.txt"
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     parts = [tuple(part.splitlines()) for part in text.split("\n\n") if part.strip()]
-    return tuple(sorted(parts, key=lambda lines: not _command(lines)))
+    names = [entry["name"] for entry in _fires(rule)]
+    place = {name: number for number, name in enumerate(names)}
+    return tuple(
+        sorted(parts, key=lambda lines: (not _command(lines), place.get(_title(lines)[0], len(names))))
+    )
+
+
+def _title(lines: tuple[str, ...]) -> tuple[str, str]:
+    """The name of a block's case, and its release."""
+    name, _, release = lines[0].removeprefix("== ").rpartition(" · SGLang ")
+    return name, release
 
 
 def _command(lines: tuple[str, ...]) -> str:
@@ -110,7 +120,7 @@ def example(rule: str) -> list[str]:
         return []
     lines = blocks(rule)[0]
     command, corrected = _command(lines), _labelled(lines, "corrected")
-    title, release = lines[0].removeprefix("== ").rsplit(" · SGLang ", 1)
+    title, release = _title(lines)
     out = [f"On SGLang {release}:", "", "```console"]
     out.append(f"$ {command}" if command else f"$ {_flags(rule, title)}")
     said = [line for line in lines[1:] if line != f"   {command}" and not line.startswith("  = read")]
@@ -127,9 +137,13 @@ def example(rule: str) -> list[str]:
 
 
 @cache
+def _fires(rule: str) -> tuple[dict[str, Any], ...]:
+    path = TESTS / "cases" / f"{rule}.toml"
+    return tuple(tomllib.loads(path.read_text(encoding="utf-8")).get("fires", ())) if path.is_file() else ()
+
+
 def _case(rule: str, name: str) -> dict[str, Any]:
-    read = tomllib.loads((TESTS / "cases" / f"{rule}.toml").read_text(encoding="utf-8"))
-    return next((entry for entry in read.get("fires", ()) if entry["name"] == name), {})
+    return next((entry for entry in _fires(rule) if entry["name"] == name), {})
 
 
 def _flags(rule: str, name: str) -> str:
