@@ -488,9 +488,33 @@ def oracle() -> list[str]:
         "",
         "Cells of kind × way in × filtered experts × top-k × tokens, judged on the GPU from SGLang's own code, the default first against fp32 "
         "and against itself with used memory (`pytest tests/gpu/test_oracle.py`). «The default is wrong» is per-tensor FP8 with filtered experts, "
-        "and nothing else.",
+        "and nothing else. The rules predict every one of these cells (`tests/contract/test_oracle_recorded.py`, without a GPU).",
         "",
         *table(["SGLang", "cells", *words], body),
+        "",
+    ]
+
+
+def tuned() -> list[str]:
+    rows = load("*-tune.jsonl")
+    if not rows:
+        return []
+    body = [
+        [
+            r["shape"],
+            f"{r['tokens']:,}",
+            f"{r['gain']:.3f}",
+            ", ".join(f"{k} {v}" for k, v in r["tile"].items()),
+        ]
+        for r in rows
+    ]
+    return [
+        "## Tiles made on the machine",
+        "",
+        f"`{rows[0]['command']}` on one {rows[0]['device']}, SGLang {rows[0]['sglang']}: the layer with the flag as shipped, its time over that "
+        "with the best tile for the down projection. The command writes SGLang's own files for SGLANG_MOE_CONFIG_DIR.",
+        "",
+        *table(["shard", "tokens", "gain", "tile"], body),
         "",
     ]
 
@@ -512,7 +536,8 @@ def loaded() -> list[str]:
         "## What real engines have loaded",
         "",
         f"Dummy weights, TP 1 (`{rows[0]['command']}`); for comparison with what `check` builds. `allocated` is all that torch holds after loading: "
-        "Triton kernels keep their MXFP4 weights outside of the module's parameters.",
+        "Triton kernels keep their MXFP4 weights outside of the module's parameters. `tests/build/test_against_engine.py` holds `check`'s build "
+        "against these rows: layers, methods and runners are the same, the experts' bytes equal, all bytes equal but for 131,072.",
         "",
         *table(
             ["SGLang", "model", "MoE layers", "parameters, bytes", "buffers, bytes", "allocated, bytes"], body
@@ -661,6 +686,7 @@ def page(cells: Cells) -> str:
         *reductions(),
         *compiled(),
         *tiles(cells),
+        *tuned(),
         *loaded(),
         *faults(),
         NOT_MEASURED,

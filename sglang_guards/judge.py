@@ -10,6 +10,7 @@ from sglang_guards.launch.recording import RecordingLaunch
 from sglang_guards.report.model import Finding, Ignored, Report, Severity, Skipped
 from sglang_guards.rules import Rule, all_rules
 from sglang_guards.settings import Settings, ignore_reason
+from sglang_guards.source import distribution
 from sglang_guards.source.applied_patches import applied_patches
 from sglang_guards.time_limit import within
 
@@ -75,12 +76,23 @@ def judge(
         passed=tuple(passed),
         skipped=tuple(skipped),
         ignored=tuple(ignored),
+        unknown=() if refused else _unknown(launch),
         notes=tuple(notes),
         applied=applied,
         known=len(known),
         argv=launch.argv,
         facts=_shown_facts(launch),
         target=_target(launch),
+    )
+
+
+def _unknown(launch: Launch) -> tuple[str, ...]:
+    """A runner that is not known leaves rules without a word that ask for one by name."""
+    models = (("target", "the MoE layers"), ("draft", "the draft's MoE layers"))
+    return tuple(
+        f"what depends on the runner of {whose}: which one they get is not known"
+        for name, whose in models
+        if launch.get(f"{name}.exists") is True and launch.get(f"{name}.runner") is None
     )
 
 
@@ -110,7 +122,9 @@ def _target(launch: Launch) -> Mapping[str, object]:
     source = launch.source
     if source is None:
         return {"sglang": "unknown", "path": None, "dev_build": False, "patches": []}
+    owner = distribution.owner(source.root)
     return {
+        "distribution": None if owner is None else str(owner),
         "sglang": source.version,
         "path": str(source.root),
         "dev_build": "dev" in source.version or "+" in source.version,

@@ -52,8 +52,8 @@ def _is_fast(item: pytest.Item) -> bool:
 
 
 def _other_release(item: pytest.Item) -> bool:
+    """Whether a parameter is another release, or a case of one."""
     values = getattr(item, "callspec", None)
-    return values is not None and any(
-        isinstance(value, str) and value in RELEASES and value != REFERENCE
-        for value in values.params.values()
-    )
+    params = values.params.values() if values is not None else ()
+    named = (getattr(value, "release", value) for value in params)
+    return any(isinstance(name, str) and name in RELEASES and name != REFERENCE for name in named)

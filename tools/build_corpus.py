@@ -74,7 +74,7 @@ def _wanted(case: dict[str, Any], release: str, options: argparse.Namespace) -> 
         return False
     if options.kind not in ("all", case["kind"]) or case["gpu"] == "unknown":
         return False
-    accepted = case.get("releases") or case.get("parses_in") or [case["release"]]
+    accepted = case.get("releases") or case.get("parses_in") or case.get("release", release)
     return options.any_release or accepted is None or release in accepted
 
 

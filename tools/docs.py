@@ -17,8 +17,7 @@ if str(ROOT) not in sys.path:
 
 from sglang_guards.report.model import Severity  # noqa: E402
 from sglang_guards.rules import FAMILIES, Rule, all_rules  # noqa: E402
-from sglang_guards.source.tree import find_probe  # noqa: E402
-from tools import evidence, flags_page, truth_table  # noqa: E402
+from tools import evidence, flags_page, rule_pages, truth_table  # noqa: E402
 
 DOCS = ROOT / "docs"
 RULES = DOCS / "rules"
@@ -37,6 +36,8 @@ def page(rule: Rule) -> str:
         re.sub(r"^## ", "## ", body.strip(), flags=re.MULTILINE),
         "",
     ]
+    if example := rule_pages.example(rule.id):
+        lines += ["## What check says" if "## Example" in doc else "## Example", "", *example]
     if decided := _decided_by(rule):
         lines += ["## Decided by", "", *decided, ""]
     if found := _releases(rule.id):
@@ -54,20 +55,15 @@ def page(rule: Rule) -> str:
 
 
 def _decided_by(rule: Rule) -> list[str]:
-    """The probes' questions and the answers that count."""
-    lines = []
+    """What the rule reads, in an operator's words; the answers that the source must give are marked."""
+    wanted = {}
     for case in rule.cases:
-        note = f"{case.note}: " if case.note else ""
-        for question, wanted in case.answers:
-            doc = probe_doc(question.probe)
-            lines.append(f"- {note}the installed source, asked «{doc}»: {'yes' if wanted else 'no'}")
-    return lines
-
-
-def probe_doc(name: str) -> str:
-    """What a probe asks."""
-    found = find_probe(name)
-    return found.doc.rstrip(".") if found else name
+        for question, answer in case.answers:
+            note = f" ({case.note})" if case.note else ""
+            words = rule_pages.words(f"source.{question.probe}")
+            wanted[words] = f"- {words}: **{'yes' if answer else 'no'}**{note}"
+    read = [words for words in rule_pages.decided_by(rule.id) if words not in wanted]
+    return [*(f"- {words}" for words in read), *wanted.values()]
 
 
 def _link(ref: str) -> str:

@@ -65,7 +65,8 @@ OUTCOMES = {
 
 def topics(make: Callable[..., Any]) -> list[str]:
     """The topics of `landscape_lines.LINES` that a row's code names, in its order."""
-    words = [n.value for n in ast.walk(ast.parse(inspect.getsource(make))) if isinstance(n, ast.Constant)]
+    code = ast.parse(textwrap.dedent(inspect.getsource(make)))
+    words = [n.value for n in ast.walk(code) if isinstance(n, ast.Constant)]
     return list(dict.fromkeys(w for w in words if isinstance(w, str) and w in source_lines.LINES))
 
 

@@ -2,6 +2,7 @@
 """Fetch SGLang releases for the tests: download the wheel, unpack it, import nothing.
 
     python tools/trees.py 0.5.15 0.5.23      these releases
+    python tools/trees.py lsglang==1.6.5     a fork, by the name of its distribution
     python tools/trees.py --ci               the ones that CI runs SGLang of
     python tools/trees.py --all              every release that the tests know
 
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("release", nargs="*", type=_release, help="such as 0.5.15")
+    parser.add_argument("release", nargs="*", type=_release, help="such as 0.5.15; a fork as name==version")
     parser.add_argument("--all", action="store_true", help=f"all {len(RELEASES)} that the tests know")
     parser.add_argument("--ci", action="store_true", help=", ".join(CI_RELEASES))
     parser.add_argument("--dest", type=Path, default=trees_root(), help="default: %(default)s")
@@ -56,7 +57,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _release(text: str) -> str:
-    if not re.fullmatch(r"\d+(\.\d+)*((a|b|rc|\.post|\.dev)\d+)*", text):
+    if not re.fullmatch(r"([a-z][a-z0-9_-]*==)?\d+(\.\d+)*((a|b|rc|\.post|\.dev)\d+)*", text):
         raise argparse.ArgumentTypeError(f"{text!r} is no release of SGLang")
     return text
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -78,10 +79,14 @@ SIGNS = {
 
 
 def probe_names() -> tuple[str, ...]:
-    """Every probe but the slow ones, in the order in which they are registered."""
+    """Every probe but the slow ones and those that ask about one launch, in the order in which they are registered."""
     for module in PROBE_MODULES:
         importlib.import_module(f"sglang_guards.source.{module}")
-    return tuple(name for name in PROBES if name not in SLOW)
+    return tuple(
+        name
+        for name, probe in PROBES.items()
+        if name not in SLOW and len(inspect.signature(probe.fn).parameters) == 1
+    )
 
 
 def ask(source: Source) -> dict[str, Cell]:
@@ -143,8 +148,13 @@ def dump(data: Data) -> str:
 
 
 def load() -> dict[str, Any]:
-    """The committed answers."""
+    """The committed answers. Ends the program where a probe has none yet."""
     data: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
+    held = set.intersection(*(set(cells) for cells in data["answers"].values()))
+    if missing := sorted(set(probe_names()) - held):
+        raise SystemExit(
+            f"{DATA.relative_to(ROOT)} has no answers of {', '.join(missing)}; run: python tools/truth_table.py"
+        )
     return data
 
 

@@ -40,6 +40,10 @@ _OURS = (
     "trust_remote_code",
     "transformers-compatible",
     "no platform-specific",
+    "jit module",
+    "failed to build",
+    "failed to compile",
+    "failed to load jit",
 )
 
 
@@ -52,7 +56,11 @@ def refusal(error: BaseException, when: str = "build") -> Refusal | None:
         return None
     if not _raised_by(error, roots):
         return None
-    if _in_config(error) or any(_doubtful(step) for step in _frames(error) if _in_tree(step, roots)):
+    if (
+        _in_config(error)
+        or _compiled(error)
+        or any(_doubtful(step) for step in _frames(error) if _in_tree(step, roots))
+    ):
         return None
     message = words(error)
     if any(sign in message.lower() for sign in _OURS) or "not here>" in message:
@@ -70,6 +78,11 @@ _READ_CONFIG = frozenset({"get_quant_config", "from_config"})
 
 def _in_config(error: BaseException) -> bool:
     return any(step.tb_frame.f_code.co_name in _READ_CONFIG for step in _frames(error))
+
+
+def _compiled(error: BaseException) -> bool:
+    """Whether a kernel was to be compiled: there is no compiler for the target's GPU here."""
+    return any("/jit" in step.tb_frame.f_code.co_filename for one in _chain(error) for step in _frames(one))
 
 
 def _doubtful(step: TracebackType) -> bool:

@@ -179,6 +179,7 @@ def _in_child(plan: Plan, rank: Rank, deadline: float, limit: float) -> list[Ran
 
 def _child(plan: Plan, rank: Rank, write_fd: int) -> None:
     try:
+        torch_on_meta.without_compilers()
         made = build_rank(plan, rank)
     except BaseException as error:
         made = [RankBuild(rank, NOT_BUILT, blame.trouble(error))]

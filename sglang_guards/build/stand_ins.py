@@ -14,11 +14,13 @@ from abc import ABCMeta
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, NoReturn
 
 from sglang_guards.build import scalar_types
+from sglang_guards.source import distribution
 
 #: Import names of packages whose code is kernels or transport. A real one would probe for a GPU when imported, so a
 #: stand-in comes first even where the package is installed: the answer is the same on every machine.
@@ -35,6 +37,7 @@ KERNEL_PACKAGES: tuple[str, ...] = (
     "flash_mla",
     "flashinfer",
     "humming_kernels",
+    "kt_kernel",
     "lightop",
     "mooncake",
     "mori",
@@ -65,14 +68,14 @@ def forget() -> None:
     asked.clear()
 
 
-def _refuse(name: str, what: str) -> NoReturn:
+def refuse(name: str, what: str) -> NoReturn:
     asked.append(f"{what} of {name}")
     raise CannotTell(f"{what} of {name}, which is not here")
 
 
 def _question(method: str, what: str) -> Callable[..., NoReturn]:
     def ask(self: Any, *args: Any) -> NoReturn:
-        _refuse(_name(self), what)
+        refuse(_name(self), what)
 
     ask.__name__ = method
     return ask
@@ -132,13 +135,13 @@ class StandInType(ABCMeta):
         return made
 
     def __iter__(cls) -> Iterator[Any]:
-        _refuse(cls._guards_name, "the items")
+        refuse(cls._guards_name, "the items")
 
     def __len__(cls) -> int:
-        _refuse(cls._guards_name, "the length")
+        refuse(cls._guards_name, "the length")
 
     def __contains__(cls, item: object) -> bool:
-        _refuse(cls._guards_name, "the items")
+        refuse(cls._guards_name, "the items")
 
 
 class StandIn(metaclass=StandInType):
@@ -188,14 +191,14 @@ class StandIn(metaclass=StandInType):
             return True
         if isinstance(other, _COMPARED_BY_IDENTITY):
             return False
-        _refuse(_name(self), "equality")
+        refuse(_name(self), "equality")
 
     def __ne__(self, other: object) -> bool:
         return not self.__eq__(other)
 
     def __hash__(self) -> int:
         """A look-up in a set or a table is a question too."""
-        _refuse(_name(self), "the place in a table")
+        refuse(_name(self), "the place in a table")
 
     def __repr__(self) -> str:
         return f"<{_name(self)}, not here>"
@@ -258,6 +261,13 @@ def _answering(value: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: value
 
 
+def _of_a_fork() -> list[str]:
+    """What a distribution of another name requires that brings `sglang`."""
+    spec = PathFinder.find_spec("sglang")
+    owner = distribution.owner(Path(spec.origin).parent) if spec is not None and spec.origin else None
+    return list(owner.requires) if owner is not None else []
+
+
 def _version(package: str) -> str:
     """The version that the installed SGLang requires of a package, where its metadata says so."""
     from importlib import metadata
@@ -273,7 +283,7 @@ def _version(package: str) -> str:
     try:
         wanted = metadata.requires("sglang") or []
     except metadata.PackageNotFoundError:
-        wanted = []
+        wanted = _of_a_fork()
     for line in wanted:
         try:
             requirement = Requirement(line)
@@ -283,7 +293,7 @@ def _version(package: str) -> str:
             for specifier in requirement.specifier:
                 if specifier.operator in ("==", ">=", "~="):
                     return specifier.version
-    _refuse(package, "the version")
+    refuse(package, "the version")
 
 
 class Finder(MetaPathFinder, Loader):

@@ -121,6 +121,32 @@ def _set_triton_target(gpu: Gpu) -> None:
     driver.set_active(active)
 
 
+#: Programs that compile kernels.
+_COMPILERS = frozenset({"ninja", "nvcc", "hipcc", "cc", "c++", "gcc", "g++", "clang", "clang++"})
+
+
+def without_compilers() -> None:
+    """Kernels that are compiled when they are first used end the step in place of a minute of ninja."""
+    import os
+    import subprocess
+
+    original = subprocess.Popen.__init__
+
+    def init(self: Any, args: Any, *more: Any, **kwargs: Any) -> None:
+        words = (
+            args.split()
+            if isinstance(args, str)
+            else list(args)
+            if isinstance(args, (list, tuple))
+            else [args]
+        )
+        if words and os.path.basename(str(words[0])) in _COMPILERS:
+            stand_ins.refuse("a compiled kernel", "the code")
+        original(self, args, *more, **kwargs)
+
+    subprocess.Popen.__init__ = init  # type: ignore[method-assign]
+
+
 def _on_meta(device: Any) -> Any:
     import torch
 

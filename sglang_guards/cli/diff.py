@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sglang_guards import __version__
+from sglang_guards import __version__, redact
 from sglang_guards.errors import CouldNotCheck
 from sglang_guards.report.model import SCHEMA_VERSION, Severity
 
@@ -84,7 +84,7 @@ def read(path: str) -> dict[str, Any]:
     hint = "make it with: sglang-guards check --format json … > report.json"
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
-        report = json.loads(text)
+        report = redact.tree(json.loads(text))  # whoever wrote it: nothing in it may steer a terminal
     except OSError as error:
         raise CouldNotCheck(f"{path} cannot be read: {error.strerror}", hint) from None
     except (ValueError, RecursionError) as error:

@@ -23,7 +23,7 @@ from typing import NoReturn
 from sglang_guards import redact
 from sglang_guards.cli.parser import EXAMPLE, parser
 from sglang_guards.errors import CouldNotCheck
-from sglang_guards.report import text
+from sglang_guards.report import text, unknown
 from sglang_guards.report.model import Report, Severity
 
 
@@ -203,10 +203,12 @@ def _check(args: argparse.Namespace, launch: list[str]) -> int:
     if not launch and not args.launch_file:
         raise CouldNotCheck("the launch command is empty", f"give it after --: {EXAMPLE}")
     if args.all_releases:
-        from sglang_guards.preflight import all_releases, launch_file
+        from sglang_guards.preflight import all_releases, command_line, launch_file
 
         if not launch:
             launch = list(launch_file.read(args.launch_file, os.environ, args.nth).argv)
+        elif args.nth is not None:
+            launch = list(command_line.parse(launch, nth=args.nth).argv)
 
         return all_releases.run(launch, args)
     report = launch_check.check(
@@ -216,6 +218,8 @@ def _check(args: argparse.Namespace, launch: list[str]) -> int:
         launch_file=None if launch else args.launch_file,
         nth=args.nth,
         build=not args.no_build,
+        load_plugins=args.plugins,
+        side_effects=bool(args.verbose),
     )
     if args.format == "text":
         text.text(report, text.console(), verbose=args.verbose)
@@ -229,7 +233,16 @@ def _check(args: argparse.Namespace, launch: list[str]) -> int:
 
 
 #: Options of `check` that SGLang does not have: behind the launch they were meant for us.
-_OURS = ("--gpu", "--fail-on", "--strict", "--all-releases", "--launch-file", "--nth", "--model-config")
+_OURS = (
+    "--plugins",
+    "--gpu",
+    "--fail-on",
+    "--strict",
+    "--all-releases",
+    "--launch-file",
+    "--nth",
+    "--model-config",
+)
 
 
 def _misplaced(launch: Sequence[str]) -> None:
@@ -248,7 +261,12 @@ def _misplaced(launch: Sequence[str]) -> None:
 
 
 def exit_code(report: Report, fail_on: str = "error", *, strict: bool = False) -> int:
-    """1 when a finding is at or above `fail_on`, or `strict` and a rule could not be decided; else 0."""
+    """1 when a finding is at or above `fail_on`, or `strict` and a rule could not be decided; else 0.
+
+    `unknown` means an error, or anything that could not be judged.
+    """
+    if fail_on == "unknown":
+        return int(bool(report.errors) or unknown.anything(report))
     if fail_on == "never":
         return 0
     if any(finding.severity.rank <= Severity(fail_on).rank for finding in report.findings):

@@ -72,11 +72,8 @@ def _check(check: argparse.ArgumentParser) -> None:
         "--gpu", default="auto", metavar="COUNTxNAME", help="GPUs of one node; auto: this machine's"
     )
     check.add_argument("--model-config", metavar="PATH", help="config.json of a checkpoint that is not here")
-    check.add_argument(
-        "--no-build",
-        action="store_true",
-        help="do not build the model without a GPU, as SGLang's ranks would",
-    )
+    check.add_argument("--no-build", action="store_true", help="do not build the model to see what refuses")
+    check.add_argument("--plugins", action="store_true", help="load the other SGLang plugins installed here")
     check.add_argument("--format", choices=text.FORMATS, default="text")
     check.add_argument(
         "--launch-file",
@@ -87,7 +84,12 @@ def _check(check: argparse.ArgumentParser) -> None:
     check.add_argument(
         "--nth", type=int, metavar="N", help="which launch, where the file or text holds several"
     )
-    check.add_argument("--fail-on", choices=FAIL_ON, default="error", help="lowest severity with exit code 1")
+    check.add_argument(
+        "--fail-on",
+        choices=(*FAIL_ON, "unknown"),
+        default="error",
+        help="lowest severity (or unknown) with exit code 1",
+    )
     check.add_argument("--strict", action="store_true", help="exit code 1 when a rule could not be decided")
     check.add_argument("--all-releases", action="store_true", help="a table: which SGLang releases are safe")
     check.add_argument(

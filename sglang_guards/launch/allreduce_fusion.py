@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 from packaging.version import InvalidVersion, Version
 
 from sglang_guards.launch.facts import Launch, MissingFact
+from sglang_guards.source import distribution
 from sglang_guards.source.models import fusion_contract
 from sglang_guards.source.models.contract import Contract
 from sglang_guards.source.probes.allreduce_fusion_backend import Backend, resolve_backend
@@ -123,10 +122,5 @@ def flashinfer_version(launch: Launch) -> Version:
 def _pinned(launch: Launch) -> str | None:
     if launch.source is None:
         return None
-    for file in sorted(launch.source.root.parent.glob("sglang-*.dist-info/METADATA")):
-        pin = re.search(
-            r"^Requires-Dist: flashinfer[_-]python(?:\[\w+\])?==([\w.]+)", file.read_text("utf-8"), re.M
-        )
-        if pin:
-            return pin[1]
-    return None
+    owner = distribution.owner(launch.source.root)
+    return None if owner is None else owner.pin("flashinfer-python")

@@ -187,9 +187,9 @@ def _row(release: str, answer: Mapping[str, Any], fail_on: str, strict: bool) ->
     why = answer["findings"][0]["message"] if found else ""
     if answer["verdict"] == "unknown":
         return Row(release, "unknown", None, found, why or "no rule could be decided")
-    limit = Severity("error" if fail_on == "never" else fail_on)
+    limit = Severity("error" if fail_on in ("never", "unknown") else fail_on)
     stops = any(Severity(severity).rank <= limit.rank for _, severity in found)
-    undecided = strict and bool(answer["skipped"])
+    undecided = (strict or fail_on == "unknown") and bool(answer["skipped"] or answer.get("unknown"))
     return Row(release, answer["verdict"], not (stops or undecided), found, why)
 
 

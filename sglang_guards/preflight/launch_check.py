@@ -18,10 +18,18 @@ from sglang_guards.flag_table import table as landscape
 from sglang_guards.judge import judge
 from sglang_guards.launch import gpus, model_files
 from sglang_guards.launch.facts import Fact, Launch
-from sglang_guards.preflight import build_fixes, model_types, options, releases, surroundings, worker_client
+from sglang_guards.preflight import (
+    build_fixes,
+    model_types,
+    options,
+    plugins,
+    releases,
+    surroundings,
+    worker_client,
+)
 from sglang_guards.preflight import command_line as command
 from sglang_guards.preflight import launch_file as files
-from sglang_guards.preflight.what_a_flag_changes import changes, typed_values
+from sglang_guards.preflight.what_a_flag_changes import changes, may_have_cost, typed_values
 from sglang_guards.report.model import FlagVerdict, Report, Severity
 
 __all__ = ["CouldNotCheck", "check"]
@@ -40,6 +48,8 @@ def check(
     launch_file: str | os.PathLike[str] | None = None,
     nth: int | None = None,
     fixed_release: bool = False,
+    load_plugins: bool = False,
+    side_effects: bool = False,
 ) -> Report:
     """Check one launch command as the operator types it, against the SGLang installed here.
 
@@ -47,8 +57,10 @@ def check(
     (default: this process's); `model_config` is a config.json, or a folder with one, to use when the checkpoint is
     not here. Without words in `argv` the launch in `launch_file` is checked (a script, a Slurm job, a compose file or
     Kubernetes YAML), the `nth` where it holds several. `fixed_release` keeps to the SGLang found first, whatever
-    PYTHONPATH the command sets.
+    PYTHONPATH the command sets. With `side_effects` the verdict table tells of every typed flag what else it changed;
+    without, only a flag that may have cost a faster attention backend is looked at.
 
+    `load_plugins` loads the other SGLang plugins of this environment, which is code of others, as SGLang would.
     ``SGLANG_GUARDS_IGNORE`` in the environment suppresses findings; the mode does not matter here: an error
     is an error. Raises `CouldNotCheck` when the launch cannot be checked.
     """
@@ -71,15 +83,27 @@ def check(
             "write sglang serve …, or python -m sglang.launch_server …",
         )
     config = given_config or surroundings.mounted_config(cmd)
-    target = _Target(command=cmd, gpu=on, base=base, model_config=config, build=build, source=judged_source)
+    target = _Target(
+        command=cmd,
+        gpu=on,
+        base=base,
+        model_config=config,
+        build=build,
+        side_effects=side_effects,
+        source=judged_source,
+    )
+    others = plugins.installed(judged_source.root, cmd.environment(base))
+    target = replace(target, load_plugins=load_plugins and bool(others))
     surrounding = [
         *([] if fixed_release else surroundings.other_sglang(cmd, base, judged_source)),
         *source_notes,
         *gpu_notes,
         *cmd.notes,
         *gone,
+        *plugins.note(others, target.load_plugins),
     ]
     result = _with_build_fix(target, _judged(target, cmd, {}, also_without=True))
+    _plugins_matter(target, result, others)
     rows, notes = _verdicts(result.launch)
     corrected, in_file = _corrected(target, result)
     report = replace(
@@ -96,6 +120,19 @@ def check(
     )
     report = _without_secrets(report, target, result)
     return replace(report, seconds=time.monotonic() - started)
+
+
+def _plugins_matter(target: _Target, result: _Result, others: Sequence[plugins.Plugin]) -> None:
+    """Raise where a refusal of SGLang alone would not come with the plugins that are installed."""
+    refusal = next((f for f in result.report.findings if f.id == "SGL001"), None)
+    if refusal is None or not others or target.load_plugins:
+        return
+    try:
+        again = _judged(replace(target, load_plugins=True), target.command, {})
+    except CouldNotCheck:
+        return
+    if all(f.id != "SGL001" for f in again.report.findings):
+        raise plugins.prevented(others, refusal.message)
 
 
 #: Said where the corrected command is less than what was given.
@@ -120,7 +157,9 @@ class _Target:
     base: Mapping[str, str]
     model_config: Path | None
     build: bool
+    side_effects: bool
     source: source.Source
+    load_plugins: bool = False
 
 
 @dataclass(frozen=True)
@@ -152,6 +191,8 @@ def _installed() -> source.Source:
 def _asked(target: _Target, cmd: command.Command, edits: Mapping[str, Any], *, build: bool) -> dict[str, Any]:
     """What the worker answers about a command, with some args changed."""
     env = cmd.environment(dict(target.base))
+    if target.load_plugins:
+        env[plugins.VARIABLE] = "1"
     with tempfile.TemporaryDirectory(prefix="sglang-guards-") as scratch:
         request = {
             "args": list(cmd.args),
@@ -172,6 +213,9 @@ def _without_each(
     target: _Target, cmd: command.Command, facts: Mapping[str, Fact], given: Mapping[str, Any]
 ) -> dict[str, Fact]:
     """What each typed flag changes beside itself: facts ``without.<flag>``."""
+
+    if not (target.side_effects or may_have_cost(given, _args(facts))):
+        return {}
 
     def without(name: str) -> dict[str, Any] | None:
         answer = _asked(target, cmd, {name: None}, build=False)

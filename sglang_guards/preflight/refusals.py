@@ -15,10 +15,10 @@ from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
 from sglang_guards.build import stand_ins
+from sglang_guards.source import distribution
 
 #: What SGLang raises when it means no. Everything else is more likely a gap in the simulation.
 _REFUSALS = (ValueError, AssertionError, NotImplementedError, RuntimeError)
@@ -89,21 +89,12 @@ def _other_transformers(chain: tuple[BaseException, ...]) -> Doubt | None:
 
 
 def required(package: str) -> str | None:
-    """The version of a package that the installed SGLang pins, where its metadata names one."""
-    try:
-        lines = metadata.requires("sglang") or []
-    except metadata.PackageNotFoundError:
-        return None
-    for line in lines:
-        try:
-            requirement = Requirement(line)
-        except InvalidRequirement:
-            continue
-        if requirement.name.lower() == package and (
-            requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        ):
-            pins = [s.version for s in requirement.specifier if s.operator in ("==", ">=", "~=")]
-            return next((pin for pin in pins if _is_version(pin)), None)
+    """The version of a package that the installed SGLang, or a fork of it, pins in its metadata."""
+    module = sys.modules.get("sglang")
+    for folder in getattr(module, "__path__", ()):
+        owner = distribution.owner(Path(folder))
+        pin = owner.pin(package) if owner is not None else None
+        return pin if pin and _is_version(pin) else None
     return None
 
 

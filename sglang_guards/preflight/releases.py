@@ -56,7 +56,10 @@ def published() -> tuple[str, ...]:
 
 
 def fetch(release: str, dest: Path) -> str:
-    """Unpack one release into `dest`; a run that is broken off leaves nothing that looks like a tree."""
+    """Unpack one release into `dest`; a run that is broken off leaves nothing that looks like a tree.
+
+    A fork is given as ``name==version``, and its folder is called so.
+    """
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix=f".{release}.", dir=dest) as folder:
         work = Path(folder)
@@ -77,11 +80,12 @@ def fetch(release: str, dest: Path) -> str:
 def _download(release: str, folder: Path) -> Path:
     """The wheel of a release, in `folder`. The second try names the platform, for machines that are not Linux."""
     python = () if sys.version_info[:2] == (3, 11) else _PYTHON
+    requirement = release if "==" in release else f"sglang=={release}"
     said = ""
     for extra in (python, (*_PYTHON, *_PLATFORM)):
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder)]
         try:
-            _pip([*command, *extra, f"sglang=={release}"], _WHEEL_S)
+            _pip([*command, *extra, requirement], _WHEEL_S)
         except FetchFailed as why:
             said = str(why)
             continue

@@ -24,7 +24,7 @@ from sglang_guards.launch import collect, model_files
 from sglang_guards.launch.environment import env_bool
 from sglang_guards.launch.facts import Fact
 from sglang_guards.launch.gpus import Gpu
-from sglang_guards.preflight import options, plain_config, refusals, simulated_gpu, target_machine
+from sglang_guards.preflight import options, plain_config, plugins, refusals, simulated_gpu, target_machine
 from sglang_guards.source import find
 
 
@@ -46,6 +46,8 @@ class _Parsed:
     draft_unknown: bool = False
     #: Model types that are judged from the JSON alone.
     plain_types: list[str] = field(default_factory=list)
+    #: Packages of other plugins that were loaded.
+    plugins: tuple[str, ...] = ()
     #: The folder of the target's checkpoint, where it is on this machine.
     checkpoint: Path | None = None
     problems: list[str] = field(default_factory=list)
@@ -57,6 +59,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     simulated_gpu.tell_tools(Gpu(**request["gpu"]))
     parsed = _Parsed(request)
     try:
+        parsed.plugins = plugins.load()
         args = _serve_args(request["args"]) if request["serve"] else list(request["args"])
         result = _resolve_any_type(args, parsed)
     except CouldNotCheck as error:
@@ -333,7 +336,7 @@ def _failure(error: BaseException, parsed: _Parsed) -> dict[str, Any]:
             "kind": "trouble",
             "message": "the checkpoint needs code that it brings, and code of a checkpoint is never run",
         }
-    doubt = refusals.doubt(error)
+    doubt = refusals.doubt(error, parsed.plugins)
     if doubt is not None and not doubt.reason:
         return _trouble(error) | _of_plain_types(parsed)
     if doubt is None and parsed.plain_types:

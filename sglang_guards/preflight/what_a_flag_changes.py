@@ -37,8 +37,17 @@ _TELLING = (
 #: Resolutions at most: each costs tens of milliseconds.
 _MOST = 8
 
+#: Attention backends that run anywhere, and slower than those that SGLang picks for a GPU.
+GENERAL = frozenset({"triton", "torch_native", "flex_attention"})
+
 #: Resolve the launch without one flag: the facts of its args, None where it does not resolve.
 Resolve = Callable[[str], Mapping[str, Any] | None]
+
+
+def may_have_cost(typed: Iterable[str], args: Mapping[str, Any]) -> bool:
+    """Whether attention runs on a general backend that nobody typed: a flag may be the reason."""
+    given = set(typed)
+    return any(args.get(name) in GENERAL and name not in given for name in _TELLING[:3])
 
 
 def candidates(typed: Iterable[str]) -> list[str]:

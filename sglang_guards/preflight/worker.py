@@ -27,7 +27,7 @@ from typing import Any
 
 from sglang_guards.build import construct, stand_ins, torch_on_meta
 from sglang_guards.launch.gpus import Gpu
-from sglang_guards.preflight import resolve, simulated_gpu
+from sglang_guards.preflight import plugins, resolve, simulated_gpu
 
 #: Variables that every check sets: nothing may go to the network.
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
@@ -58,6 +58,7 @@ def main(answers_fd: int, tools: str) -> None:
 def _prepare() -> dict[str, Any]:
     try:
         simulated_gpu.hide()
+        plugins.leave_out()
         torch_on_meta.prepare_libraries()
     except Exception as error:
         return {"kind": "trouble", "message": _first_line(error), "trace": traceback.format_exc()}

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sglang_guards.errors import CouldNotCheck
+from sglang_guards.preflight import plugins
 
 #: Seconds for SGLang's import (4 to 6 on a small machine, more on a cold disk), one resolution, and one build.
 IMPORT_S = 180.0
@@ -155,7 +156,9 @@ _lock = threading.Lock()
 
 def _key(env: Mapping[str, str]) -> _Key:
     matters = sorted(
-        (k, v) for k, v in env.items() if k.startswith(_AT_IMPORT) and not k.startswith("SGLANG_GUARDS")
+        (k, v)
+        for k, v in env.items()
+        if (k.startswith(_AT_IMPORT) and not k.startswith("SGLANG_GUARDS")) or k == plugins.VARIABLE
     )
     return os.getpid(), sys.executable, tuple(_search_path(env)), tuple(matters)
 

@@ -134,6 +134,8 @@ class Report:
     findings: tuple[Finding, ...] = ()
     passed: tuple[str, ...] = ()
     skipped: tuple[Skipped, ...] = ()
+    #: What could not be judged beside single rules, one clause each.
+    unknown: tuple[str, ...] = ()
     ignored: tuple[Ignored, ...] = ()
     notes: tuple[str, ...] = ()
     flags: tuple[FlagVerdict, ...] = ()
@@ -182,6 +184,7 @@ class Report:
             "findings": [f.to_dict() for f in self.findings],
             "flags": [vars(row) for row in self.flags],
             "skipped": [vars(s) for s in self.skipped],
+            "unknown": list(self.unknown),
             "ignored": [{"id": i.id, "severity": i.severity.value, "reason": i.reason} for i in self.ignored],
             "notes": list(self.notes),
             "build": None if self.build is None else dict(self.build),

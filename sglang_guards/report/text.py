@@ -11,10 +11,11 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
 from sglang_guards import shell
+from sglang_guards.report import unknown
 from sglang_guards.report.model import SCHEMA_VERSION, Finding, FlagVerdict, Report, Severity
 from sglang_guards.report.summary import summary_rows
 
@@ -111,6 +112,9 @@ def _title(report: Report) -> str:
 
     build = " (development build)" if report.target.get("dev_build") else " (installed)"
     release = f"SGLang {report.target.get('sglang', 'unknown')}{build}"
+    owner = str(report.target.get("distribution") or "")
+    if owner and not owner.lower().startswith("sglang "):
+        release = f"{owner} · {release}"
     return f"sglang-guards {__version__} · {release} · {report.applied} of {report.known} rules apply"
 
 
@@ -189,11 +193,7 @@ def _notes(report: Report, to: Console, width: int, verbose: bool) -> None:
     lines: list[tuple[str, str]] = [
         ("ignored", f"{i.id} ({i.severity.value}): {i.reason}") for i in report.ignored
     ]
-    missing: dict[str, list[str]] = {}
-    for skipped in report.skipped:
-        missing.setdefault(skipped.missing, []).append(skipped.id)
-    if verbose or len(missing) <= 3:
-        lines += [("skipped", f"{_ids(ids)}: {name} not known") for name, ids in missing.items()]
+    lines += [("unknown", line) for line in unknown.lines(report, all_reasons=verbose)]
     lines += [("note", line) for line in report.notes]
     if verbose and report.passed:
         lines.append(("passed", ", ".join(report.passed)))
@@ -204,10 +204,6 @@ def _notes(report: Report, to: Console, width: int, verbose: bool) -> None:
             to.print(line, soft_wrap=True)
     if lines:
         to.print()
-
-
-def _ids(ids: Sequence[str]) -> str:
-    return ", ".join(ids) if len(ids) <= 12 else f"{len(ids)} rules"
 
 
 def counts(report: Report) -> str:
@@ -235,6 +231,7 @@ def log_lines(report: Report) -> list[str]:
     """The findings as lines of a server's log, one each, worst first; then what was suppressed and what failed."""
     lines = [_log_line(finding) for finding in report.findings]
     lines += [f"sglang-guards: {i.id} ({i.severity.value}) ignored: {i.reason}" for i in report.ignored]
+    lines += [f"sglang-guards: {line}" for line in unknown.lines(report)]
     lines += [f"sglang-guards: {note}" for note in report.notes]
     return lines
 

@@ -169,7 +169,7 @@ def no_draft_backend(launch: Launch) -> Iterator[Violation]:
     The draft worker looks it up when it starts.
 
     ## When it hurts
-    After the weights have loaded: ValueError «EAGLE is not supported in attention backend …».
+    After the weights have loaded: ValueError `EAGLE is not supported in attention backend …`.
 
     ## Example
     `--attention-backend torch_native --speculative-algorithm EAGLE …`. It works with `--attention-backend triton`.

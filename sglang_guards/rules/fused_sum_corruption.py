@@ -18,6 +18,7 @@ from sglang_guards.rules.fused_sum_common import (
     layers,
     named,
 )
+from sglang_guards.source import distribution
 
 _PLATFORMS = {"hip": "ROCm", "xpu": "XPU", "musa": "MUSA"}
 
@@ -65,7 +66,8 @@ def out_of_bounds(launch: Launch) -> Iterator[Violation]:
         "every rank",
         fix=unset(
             FIELD,
-            otherwise="upgrade to SGLang 0.5.23, or apply this release's series from the project's patches/",
+            otherwise=f"{distribution.upgrade(launch.source.root if launch.source else None, '0.5.23')}, or apply "
+            "this release's series from the project's patches/",
         ),
     )
 

@@ -42,7 +42,7 @@ def slower(launch: Launch) -> Iterator[Violation]:
     that order, and it costs more than the separate sum that the flag saves.
 
     ## When it hurts
-    In prefill, the more the longer the batch. Decoding changes by a few percent either way. `sglang-guards bench`
+    In prefill, more so with longer batches. Decode changes by a few percent either way. `sglang-guards bench`
     measures it on your machine; the finding says where its figures come from.
 
     ## Fix

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from sglang_guards.launch.facts import Launch
 from sglang_guards.report.model import Severity
 from sglang_guards.rules import Violation, ask, rule, set_to, sglang_issue
-from sglang_guards.rules.parallelism import dp_attention, exit_sums
+from sglang_guards.rules.parallelism import exit_sums
+from sglang_guards.rules.reports_common import dp_attention
 
 
 @rule(

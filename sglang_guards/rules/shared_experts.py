@@ -32,7 +32,7 @@ def across_precisions(launch: Launch) -> Iterator[Violation]:
 
     ## When it hurts
     While the weights load: a shape error at TP 1 and for Marlin on Hopper. At larger TP reports differ between a
-    crash and wrong text. To tell: the log says «Shared experts fusion» and the load fails, or the text is wrong.
+    crash and wrong text. To confirm: the log says `Shared experts fusion` and the load fails, or the text is wrong.
 
     ## Example
     `--model-path Intel/GLM-5-int4-AutoRound --tp 8` on 0.5.12. It works with `--disable-shared-experts-fusion`.

@@ -209,14 +209,19 @@ def eagle3_draft(launch: Launch) -> Iterator[Violation]:
         )
 
 
+def _decode_node(launch: Launch) -> bool:
+    """A decode node of a release for which the fault is reported there."""
+    return launch.get("args.disaggregation_mode") == "decode" and reported_in(launch, "0.5.15", "0.5.19")
+
+
 @rule(
     "SPC106",
     "glm-dsa-eagle-with-partial-attention-dp",
     Severity.WARNING,
     summary="GLM's sparse attention under EAGLE needs DP equal to TP",
-    reports=[sglang_issue(31384), sglang_issue(30296)],
+    reports=[sglang_issue(31384), sglang_issue(30296), sglang_issue(39072)],
     applies=lambda launch: (
-        reported_in(launch, "0.5.14", "0.5.15.post1")
+        (reported_in(launch, "0.5.14", "0.5.15.post1") or _decode_node(launch))
         and speculates(launch)
         and launch["model.architecture"] == "GlmMoeDsaForCausalLM"
     ),
@@ -225,8 +230,9 @@ def glm_dsa(launch: Launch) -> Iterator[Violation]:
     """GLM with sparse attention, EAGLE, and DP attention whose DP size is below TP.
 
     ## What it checks
-    GlmMoeDsaForCausalLM with EAGLE and DP attention where 1 < dp < tp, on 0.5.14 to 0.5.15.post1. The range is that
-    of the reports: nothing in the source was found that decides it.
+    GlmMoeDsaForCausalLM with EAGLE and DP attention where 1 < dp < tp, on 0.5.14 to 0.5.15.post1, and on a decode node
+    (`--disaggregation-mode decode`) up to 0.5.19. The ranges are those of the reports: nothing in the source was
+    found that decides it.
 
     ## Why it matters
     The query side and the cache side of the attention disagree about the batch in the draft and verify steps.
@@ -243,7 +249,7 @@ def glm_dsa(launch: Launch) -> Iterator[Violation]:
         yield Violation(
             flags=("tp_size", "dp_size", "speculative_algorithm"),
             cause=f"TP {tp} over DP {dp} leaves {tp // dp} attention ranks per DP rank",
-            impact="the workers crash at the first concurrent requests, in two public reports of these releases",
+            impact="the workers crash at the first concurrent requests, in public reports of these releases",
             fix=set_to("dp_size", tp, safe=False),
         )
 

@@ -34,8 +34,8 @@ def untuned(launch: Launch) -> Iterator[Violation]:
     Without it SGLang takes default tiles for all batch sizes.
 
     ## When it hurts
-    Always, by some percent to a multiple of the kernel's time. To confirm: the log says «Using default MoE kernel
-    config. Performance might be sub-optimal!».
+    Always, by some percent to a multiple of the kernel's time. To confirm: the log says `Using default MoE kernel
+    config. Performance might be sub-optimal!`.
 
     ## Example
     `--model-path Qwen/Qwen3-30B-A3B --tp 8` on H20-3e. It is answered by a tuned file.

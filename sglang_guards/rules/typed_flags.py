@@ -100,8 +100,8 @@ def costs_a_backend(launch: Launch) -> Iterator[Violation]:
     Nobody asked for it, and SGLang does not say it.
 
     ## When it hurts
-    Always: the server is slower than it could be (2.6 times at 12k context in the report). To tell: compare the
-    line «attention_backend=» of the log with and without the flag.
+    Always: the server is slower than it could be (2.6 times at 12k context in the report). To confirm: compare the
+    line `attention_backend=` of the log with and without the flag.
 
     ## Example
     `--model-path Qwen/Qwen3.5-122B-A10B-FP8 --page-size 16 --speculative-algorithm NEXTN …` on B200: attention falls

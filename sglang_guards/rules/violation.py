@@ -41,7 +41,7 @@ class Change:
             if value is True:
                 parts.append(f"add {_long(name)}")
             elif value not in (None, False):
-                verb = "set" if launch.given(name) else "add"
+                verb = "set" if _has(launch, name) else "add"
                 parts.append(f"{verb} {_spelled(launch, name)} {value}")
         ways = ", or ".join(part for part in (_listed(parts), self.otherwise) if part)
         return f"{ways}: {self.then}" if self.then else ways
@@ -87,6 +87,12 @@ class Violation:
     def shown_flags(self, launch: Launch) -> tuple[str, ...]:
         """The flags as the operator typed them."""
         return tuple(launch.flag(flag) if _FIELD.fullmatch(flag) else flag for flag in self.flags)
+
+
+def _has(launch: Launch, name: str) -> bool:
+    """Whether the arg has a value that is not its default, typed or resolved."""
+    known = launch.facts.get(f"args.{name}")
+    return launch.given(name) or (known is not None and known.origin == "resolved")
 
 
 def _long(name: str) -> str:

@@ -115,3 +115,15 @@ def test_long_values_show_where_they_part(tmp_path: Path, capsys: pytest.Capture
     assert "xxxoneyyy" in line
     assert "xxxtwoyyy" in line
     assert len(line) < 220
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_report_cannot_steer_the_terminal(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evil = replace(ERROR, message="x\x1b[2J\x9b1m\u202ey")
+    fact = {"model.architecture": {"value": "Q\x1b]0;t\x07", "from": "config"}}
+    diff(tmp_path, report(), report(evil, facts=fact), "--format", form)
+    shown = "".join(capsys.readouterr())
+    assert "FMS101" in shown
+    assert [c for c in shown if c != "\n" and (ord(c) < 32 or 127 <= ord(c) < 160 or c == "\u202e")] == []

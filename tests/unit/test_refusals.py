@@ -11,6 +11,7 @@ import pytest
 
 from sglang_guards.build import stand_ins
 from sglang_guards.preflight import refusals
+from sglang_guards.source import distribution
 
 
 def raised(body: str, folder: Path, name: str = "sglang") -> BaseException:
@@ -99,8 +100,11 @@ def test_another_major_of_transformers(
     assert refusals.doubt(other) is None, "a refusal that reads no config is SGLang's with any transformers"
 
 
-def test_the_pin_of_the_installed_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = ["torch", 'transformers==4.0; extra == "old"', "transformers==5.6.0", "???"]
-    monkeypatch.setattr(refusals.metadata, "requires", lambda name: lines)
+def test_the_pin_of_the_installed_release(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module = types.ModuleType("sglang")
+    module.__path__ = [str(tmp_path / "sglang")]
+    monkeypatch.setitem(sys.modules, "sglang", module)
+    made = distribution.Distribution("lsglang", "1.6.5", ("torch", "transformers==5.6.0"))
+    monkeypatch.setattr(distribution, "owner", lambda root: made if root == tmp_path / "sglang" else None)
     assert refusals.required("transformers") == "5.6.0"
     assert refusals.required("flashinfer") is None

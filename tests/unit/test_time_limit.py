@@ -43,9 +43,9 @@ def made(rule_id: str, hangs: bool) -> Rule:
     def check(launch: Launch) -> Iterator[Finding]:
         if hangs:
             endless()
-        yield Finding(rule_id, "x", Severity.ERROR, "x", (), "", "", None)
+        yield Finding(rule_id, "x", Severity.ERROR, "x")
 
-    return Rule(rule_id, "x", Severity.ERROR, "x", (), (), lambda launch: True, check, "")
+    return Rule(rule_id, "x", Severity.ERROR, "x", (), lambda launch: True, check, "")  # type: ignore[arg-type]
 
 
 def test_rules_that_are_not_done_in_time_are_named() -> None:

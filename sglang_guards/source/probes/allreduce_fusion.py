@@ -258,7 +258,7 @@ def fusion_off_when_deterministic(source: Source) -> Answer:
 
 @probe(
     "fusion_rejects_gpu",
-    "A fusion asked for on a GPU other than SM90 and SM10x is refused when the workers start.",
+    "A fusion requested on a GPU other than SM90 and SM10x is refused when the workers start.",
 )
 def fusion_rejects_gpu(source: Source) -> Answer:
     source.need(COMM_FUSION)

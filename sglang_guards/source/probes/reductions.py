@@ -7,6 +7,7 @@ import re
 
 from sglang_guards.source.models.fusion_contract import decoder_classes, graph_of
 from sglang_guards.source.models.moe_blocks import blocks, plain_methods
+from sglang_guards.source.probes.launch_faults import MOE_UTILS
 from sglang_guards.source.syntax.nodes import walk
 from sglang_guards.source.syntax.shape import names_in
 from sglang_guards.source.tree import Answer, Source, Unknown, probe
@@ -56,6 +57,7 @@ def _exit(source: Source, architecture: str) -> str:
     "experts_never_summed", "The MoE block leaves its sum to the layer's exit, and the exit only scatters."
 )
 def experts_never_summed(source: Source, architecture: str) -> Answer:
+    source.need(MOE_UTILS)
     if source.ask("reduce_scatterv_sums").value is not True:
         return Answer(False, None, "no block leaves its sum to the exit")
     if source.exists(BOUNDARY):
@@ -69,6 +71,7 @@ def experts_never_summed(source: Source, architecture: str) -> Answer:
 
 @probe("experts_summed_twice", "The MoE block all-reduces its output whatever the layer's exit does.")
 def experts_summed_twice(source: Source, architecture: str) -> Answer:
+    source.need(MOE_UTILS)
     if source.ask("reduce_scatterv_sums").value is not True:
         return Answer(False, None, "the exit does not sum")
     if source.exists(BOUNDARY):
