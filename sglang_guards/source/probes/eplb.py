@@ -20,6 +20,7 @@ def topk_finds_placement(source: Source) -> Answer:
     line = source.line(rel, rf"^ +{_INFO} = \w+\.init_new\(")
     if line is not None:
         return Answer(True, f"{rel}:{line}")
+    source.function(rel, "TopK")
     known = source.line(rel, rf"\b{_INFO}\b")
     elsewhere = source.line(rel, rf"^ +{_INFO} = ") is not None or "init_new" in (source.text(rel) or "")
     return Answer(False if known and not elsewhere else None, f"{rel}:{known}" if known else None)
