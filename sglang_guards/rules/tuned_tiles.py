@@ -52,7 +52,7 @@ def untuned(launch: Launch) -> Iterator[Violation]:
         return
     folder = next((folder for folder in FOLDERS if launch.source.exists(folder)), None)
     if folder is None:
-        raise MissingFact("source.tuned_tiles")
+        raise MissingFact("tile files of the installed SGLang")
     if launch.source.files(folder, f"triton_*/{_escaped(name)}"):
         return
     yield Violation(

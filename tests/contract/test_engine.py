@@ -177,13 +177,13 @@ def test_every_probe_that_is_asked_for_exists() -> None:
 
 
 def test_every_probe_answers_on_an_empty_tree(tmp_path: Path) -> None:
-    """Nothing raises on a tree that has no files at all, and nothing is claimed to be true of it."""
+    """Nothing raises on a tree that has no files at all, and nothing is claimed of it."""
     engine.find_probe("no such probe")
     empty = small_tree(tmp_path, {})
     for name in engine.PROBES:
         assert isinstance(empty.ask(name), Answer)
         assert isinstance(empty.list(name), Items)
-        assert empty.ask(name).value is not True, name
+        assert empty.ask(name).value is None, name
 
 
 def test_an_unknown_probe_is_none() -> None:

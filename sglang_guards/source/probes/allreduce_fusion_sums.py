@@ -64,6 +64,8 @@ def fusion_hybrid_ep_reduces_moe_group(source: Source) -> Answer:
                     return Answer(
                         not keyword.value.value, layer.where(keyword.value), ast.unparse(keyword.value)
                     )
+    if source.naming(layer, "use_attn_tp_group"):
+        raise Unknown("which group prepare_attn names is not known")
     if calls := source.naming(layer, "forward_with_allreduce_fusion"):
         return Answer(False, layer.where(calls[0]), "the kernel reduces over the whole TP group")
     raise Unknown("prepare_attn has another shape")

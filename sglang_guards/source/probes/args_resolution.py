@@ -65,6 +65,7 @@ def _defined(source: Source, files: tuple[str, ...], name: str) -> Answer:
 @probe("plugins_framework", "SGLang loads plugins (sglang.srt.plugins).")
 def plugins_framework(source: Source) -> Answer:
     found = source.exists(PLUGINS)
+    source.need(SERVER_ARGS)
     return Answer(found, PLUGINS if found else None)
 
 

@@ -20,6 +20,14 @@ def topk_finds_placement(source: Source) -> Answer:
     line = source.line(rel, rf"^ +{_INFO} = \w+\.init_new\(")
     if line is not None:
         return Answer(True, f"{rel}:{line}")
+    router = source.function(rel, "TopK")
+    anew = [
+        n
+        for n in walk(router.node)
+        if isinstance(n, ast.Name) and n.id == _INFO and isinstance(n.ctx, ast.Store)
+    ]
+    if anew:
+        raise Unknown(f"where TopK takes {_INFO} from was not found")
     known = source.line(rel, rf"\b{_INFO}\b")
     elsewhere = source.line(rel, rf"^ +{_INFO} = ") is not None or "init_new" in (source.text(rel) or "")
     return Answer(False if known and not elsewhere else None, f"{rel}:{known}" if known else None)

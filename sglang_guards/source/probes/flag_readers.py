@@ -23,6 +23,7 @@ def _line_of(source: Source, rel: str, word: str) -> int | None:
 
 def _reader(source: Source, field: str) -> Answer:
     """The first place in the serving code that reads a field. Reads every file: ask where the flag is set."""
+    source.need("sglang/srt/server_args.py")
     found = [
         (rel, line)
         for rel in source.files("sglang/srt", "**/*.py")
