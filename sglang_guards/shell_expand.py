@@ -158,6 +158,9 @@ def _assigned(raw: Raw, state: _State) -> list[tuple[str, _Value]]:
             value = expander.one(_behind_sign(word))
         if word.assigns.endswith("+="):
             before = state.variables.get(name)
+            if before is None and name in state.variables:  # what it held hangs on what runs, and still does
+                found.append((name, None))
+                continue
             if isinstance(value, tuple):
                 value = ((before,) if isinstance(before, str) else before or ()) + value
             elif isinstance(before, str):

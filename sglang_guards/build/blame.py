@@ -69,7 +69,9 @@ def refusal(error: BaseException, when: str = "build") -> Refusal | None:
 
 
 #: A condition that asks for the device of a tensor, or for an object that only a running server has.
-_DOUBTFUL = re.compile(r"is_cuda\b|\.device\b|is_meta|data_ptr|is_pinned|_pool\b|allocator|\bversion\b")
+_DOUBTFUL = re.compile(
+    r"\.is_cuda\b(?!\()|\.device\b|is_meta|data_ptr|is_pinned|_pool\b|allocator|\bversion\b"
+)
 
 
 #: Functions that read a checkpoint's quantization settings: what they miss, the config given here may lack.

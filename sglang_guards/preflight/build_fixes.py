@@ -30,6 +30,9 @@ def _candidates(launch: Launch, finding_id: str) -> Iterator[Fix]:
         yield from _other_runner(launch)
         return
     message = _message(launch)
+    for name in re.findall(r"--([a-z][a-z0-9-]+)", message):  # the flag that SGLang itself names
+        if (field := name.replace("-", "_")) in launch.typed:
+            yield _set(field, None)
     for pattern, make in _TABLE:
         match = re.search(pattern, message)
         if match is not None:

@@ -1,6 +1,6 @@
 """A report as text: for people (`text`), as one JSON object (`to_json`), and as lines of a server's log.
 
-Other formats are files of their own: `render_<format>.py` with ``render(report, at) -> str`` and ``failure``.
+Other formats are files of their own: `report/<format>.py` with ``render(report, at) -> str`` and ``failure``.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def log_lines(report: Report) -> list[str]:
     """The findings as lines of a server's log, one each, worst first; then what was suppressed and what failed."""
     lines = [_log_line(finding) for finding in report.findings]
     lines += [f"sglang-guards: {i.id} ({i.severity.value}) ignored: {i.reason}" for i in report.ignored]
-    lines += [f"sglang-guards: {line}" for line in unknown.lines(report)]
+    lines += [f"sglang-guards: {line}" for line in unknown.lines(unknown.without_build(report))]
     lines += [f"sglang-guards: {note}" for note in report.notes]
     return lines
 

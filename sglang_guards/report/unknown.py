@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from sglang_guards.report.model import Report
@@ -30,6 +31,12 @@ def lines(report: Report, *, all_reasons: bool = False) -> list[str]:
     return [*made, *(f"could not judge {_ids(ids)}: {_words(fact)}" for fact, ids in by_reason.items())]
 
 
+def without_build(report: Report) -> Report:
+    """The report without the rules that only a build could judge: at start-up nobody asked for one."""
+    kept = tuple(skipped for skipped in report.skipped if not skipped.missing.startswith("build."))
+    return dataclasses.replace(report, skipped=kept)
+
+
 def anything(report: Report) -> bool:
     """Whether a rule, the runner, or a flag that was typed could not be judged."""
     typed = {word.partition("=")[0] for word in report.argv if word.startswith("--")}
@@ -41,6 +48,8 @@ def _words(fact: str) -> str:
     if fact in _WORDS:
         return _WORDS[fact]
     prefix, _, name = fact.partition(".")
+    if prefix == "build":
+        return f"{fact} needs the model to be built"
     if prefix == "source":
         return f"the installed SGLang's source does not answer {name}"
     return f"{fact} not known"

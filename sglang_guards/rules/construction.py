@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,6 +11,8 @@ from sglang_guards.report.model import Evidence, Severity
 from sglang_guards.rules import Violation, read_in, rule, sglang_issue
 
 GIB = 2**30
+#: Server args that decide how much of the weights a rank holds, and what SGLang keeps aside for activations.
+_SHARES = ("tp_size", "ep_size", "pp_size", "chunked_prefill_size")
 #: When SGLang raises it -> what the operator sees.
 _IMPACT: Mapping[str, str] = {
     "build": "every worker raises it while the model is built, before the weights are read",
@@ -22,6 +25,10 @@ _IMPACT: Mapping[str, str] = {
 
 def _was_built(launch: Launch) -> bool:
     return launch.get("build.status") is not None
+
+
+def _on_a_gpu(launch: Launch) -> bool:
+    return _was_built(launch) and launch["gpu.platform"] not in ("cpu", "npu", "mps")
 
 
 def _ranks(launch: Launch) -> list[Mapping[str, Any]]:
@@ -75,7 +82,7 @@ def constructor_refuses(launch: Launch) -> Iterator[Violation]:
             message=f"SGLang refuses this launch while it builds the model: {no['message']}"
             if no["when"] == "build"
             else f"SGLang refuses this launch: {no['message']}",
-            flags=_flags(launch),
+            flags=_flags(launch, str(no["message"])),
             cause=f"{no['type']} in {_label(launch, rank)}{layer} ({_short(no['where'])})",
             impact=_IMPACT[no["when"]],
             evidence=(Evidence("source", _short(no["where"])),),
@@ -83,7 +90,8 @@ def constructor_refuses(launch: Launch) -> Iterator[Violation]:
         return  # the other ranks say the same
 
 
-def _flags(launch: Launch) -> tuple[str, ...]:
+def _flags(launch: Launch, message: str) -> tuple[str, ...]:
+    named = [name.replace("-", "_") for name in re.findall(r"--([a-z][a-z0-9-]+)", message)]
     names = (
         "tp_size",
         "ep_size",
@@ -93,7 +101,7 @@ def _flags(launch: Launch) -> tuple[str, ...]:
         "attention_backend",
         "quantization",
     )
-    return tuple(name for name in names if name in launch.typed)
+    return tuple(name for name in dict.fromkeys((*named, *names)) if name in launch.typed)
 
 
 @rule(
@@ -181,7 +189,7 @@ def parameters_without_a_tensor(launch: Launch) -> Iterator[Violation]:
     Severity.ERROR,
     summary="the weights leave no memory for the KV cache",
     reports=[read_in("SGLang's memory pool configurators")],
-    applies=_was_built,
+    applies=_on_a_gpu,
 )
 def weights_do_not_fit(launch: Launch) -> Iterator[Violation]:
     """Weights of one rank that leave nothing of the share that SGLang takes for weights and KV cache.
@@ -213,7 +221,7 @@ def weights_do_not_fit(launch: Launch) -> Iterator[Violation]:
         yield Violation(
             message=f"the weights of one rank take {weights:.1f} GiB of {memory:.1f} GiB"
             + ("" if too_big else f", and --mem-fraction-static {share:g} leaves nothing for the KV cache"),
-            flags=tuple(n for n in ("tp_size", "ep_size", "mem_fraction_static") if n in launch.typed),
+            flags=tuple(n for n in (*_SHARES, "mem_fraction_static") if n in launch.typed),
             cause=f"{_label(launch, rank)}: {no['message']} ({_short(no['where'])})"
             if no is not None
             else f"{_label(launch, rank)}, as SGLang's own classes make its parameters",
@@ -228,7 +236,7 @@ def weights_do_not_fit(launch: Launch) -> Iterator[Violation]:
     Severity.WARNING,
     summary="the KV cache holds less than one request of the context length",
     reports=[read_in("SGLang's memory pool configurators")],
-    applies=lambda launch: launch.get("build.kv_tokens") is not None,
+    applies=lambda launch: launch.get("build.kv_tokens") is not None and _on_a_gpu(launch),
 )
 def kv_cache_is_small(launch: Launch) -> Iterator[Violation]:
     """Fewer KV-cache tokens than one request of the context length, or than the operator asked for.

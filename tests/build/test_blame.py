@@ -54,6 +54,13 @@ def imports():
     except ImportError:
         raise RuntimeError("a package is missing")
 
+def is_cuda():
+    return True
+
+def on_this_platform():
+    if is_cuda():
+        raise ValueError("not supported on this GPU; remove --enable-a-thing")
+
 def on_gpu(tensor):
     if tensor.device.type != "cuda":
         raise ValueError("expects a tensor on the GPU")
@@ -115,6 +122,7 @@ def test_a_raise_is_a_refusal_with_its_words_place_and_layer(tree: ModuleType) -
         ("asserts", (4,), "only width 3 is supported"),
         ("asserts_without_words", (4,), "assert width == 3"),
         ("looks_up", ({}, "fa5"), "fa5 is not supported"),
+        ("on_this_platform", (), "not supported on this GPU; remove --enable-a-thing"),
     ],
 )
 def test_other_ways_to_say_no(tree: ModuleType, function: str, args: tuple[Any, ...], words: str) -> None:

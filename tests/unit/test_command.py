@@ -132,6 +132,19 @@ def test_words_are_those_of_a_shell(text: str, args: list[str]) -> None:
     assert list(command_line.parse([text], {}).args) == ["--tp", "4", *args]
 
 
+@pytest.mark.parametrize(
+    ("before", "use"),
+    [
+        ('A=(--ep 4)\nif [ -n "$X" ]; then A+=(--trust-remote-code); fi\nA+=(--x)', '"${A[@]}"'),
+        ('F="--ep 4"; if true; then F+=" --x"; fi; F+=" --y"', "$F"),
+    ],
+)
+def test_what_hangs_on_a_branch_stays_unknown_when_more_is_added(before: str, use: str) -> None:
+    read = command_line.parse([f"{before}\n{G} {use}"], {})
+    assert read.args == ("--tp", "4", use.strip('"'))
+    assert read.unknown == (use.strip('"'),)
+
+
 def test_a_variable_that_is_not_set_stays_and_is_named() -> None:
     read = command_line.parse([f"{G} --served-model-name $NAME --port $PORT"], {"PORT": "1"})
     assert read.args[2:] == ("--served-model-name", "$NAME", "--port", "1")

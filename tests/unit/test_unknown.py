@@ -48,6 +48,14 @@ def test_one_line_for_each_reason() -> None:
     assert [f"sglang-guards: {line}" for line in lines] == log_lines(Report(skipped=skipped))
 
 
+def test_what_only_a_build_could_judge_is_not_said_at_start_up() -> None:
+    report = Report(
+        skipped=(Skipped("RUN302", "build.target.fused_shared_experts"), Skipped("FMS104", "gpu.sm"))
+    )
+    assert unknown.lines(unknown.without_build(report)) == ["could not judge FMS104: gpu.sm not known"]
+    assert "RUN302: build.target.fused_shared_experts needs the model to be built" in unknown.lines(report)[0]
+
+
 def test_many_reasons_are_one_line_unless_all_are_wanted() -> None:
     report = Report(skipped=tuple(Skipped(f"RUN10{n}", f"source.probe_{n}") for n in range(5)))
     [line] = unknown.lines(report)

@@ -267,7 +267,7 @@ def _cuda_fusion_asked(source: Source, model: str) -> Answer:
     calls = calls_in_text(source, rel, "Qwen2MoeSparseMoeBlock")
     word = "enable_cuda_shared_expert_fusion"
     if line := next(
-        (call.lineno for call in calls for k in call.keywords if k.arg == word and _is_true(k)), None
+        (k.value.lineno for call in calls for k in call.keywords if k.arg == word and _is_true(k)), None
     ):
         return Answer(True, f"{rel}:{line}", word)
     if keywords(calls, word) is not False:
