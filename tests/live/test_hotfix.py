@@ -18,7 +18,7 @@ SCRIPT = """
 import importlib, inspect, json, logging, sys
 logging.basicConfig(level=logging.INFO)
 import sglang
-from sglang_guards import hotfix
+from sglang_guards.hook import hotfix
 if sys.argv[1] == "after":
     early = None
 else:
@@ -111,7 +111,7 @@ def test_anything_but_one_exact_line_is_left_alone(tmp_path: Path, edit, says: s
     path.parent.mkdir(parents=True)
     (tmp_path / "sglang" / "__init__.py").touch()
     path.write_text(edit(real.read_text(), hotfix.OLD))
-    code = "import logging, sys; logging.basicConfig(); from sglang_guards import hotfix; "
+    code = "import logging, sys; logging.basicConfig(); from sglang_guards.hook import hotfix; "
     code += "before = list(sys.meta_path); said = hotfix.apply({hotfix.VARIABLE: hotfix.NAME}); "
     code += "assert said is None, said; assert sys.meta_path == before"
     env = dict(os.environ, PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}")

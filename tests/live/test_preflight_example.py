@@ -120,7 +120,8 @@ def test_the_text_report_and_exit_codes() -> None:
     assert lines[-2] == "corrected command:"
     assert lines[-1] == "  " + " ".join([*LAUNCH[:-1], "--ep-size", "4"])
     assert "\x1b" not in done.stdout
-    assert max(map(len, lines[:-1])) <= 110
+    # A file name is one word, whatever its length.
+    assert max(len(line) for line in lines[:-1] if "device_name=" not in line) <= 110
 
 
 @pytest.mark.parametrize("release", ["0.5.11", "0.5.13.post1"])

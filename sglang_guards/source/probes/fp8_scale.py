@@ -6,7 +6,7 @@ import ast
 
 from sglang_guards.source.probes.launch_faults import FUSED_MOE
 from sglang_guards.source.syntax.nodes import walk
-from sglang_guards.source.syntax.shape import guards, names_in, resolved_names
+from sglang_guards.source.syntax.shape import names_in
 from sglang_guards.source.tree import Answer, Code, Source, Unknown, probe
 
 KERNELS = (
@@ -33,9 +33,6 @@ def fp8_scale_reads_unwritten_rows(source: Source) -> Answer:
         raise Unknown("where the down projection's input comes from was not found")
     scale = _scale_of_second_gemm(code)
     for value in _assigned(code, scale):
-        deciding = [resolved_names(code.node, test) for test, _ in guards(code.node, value)]
-        if any("block_shape" in names for names in deciding):
-            continue
         if _routed(value):
             return Answer(False, code.where(value), "the scale is taken over routed rows")
         if ast.unparse(value) != "a2_scale":
