@@ -18,7 +18,8 @@ RELEASE = "0.5.10.post1"
 POSED = """
 import os, sys, tempfile
 from pathlib import Path
-from sglang_guards import gpus, pose
+from sglang_guards.launch import gpus
+from sglang_guards.preflight import simulated_gpu as pose
 tools = Path(tempfile.mkdtemp())
 pose.write_tools(tools)
 os.environ["PATH"] = f"{{tools}}:{{os.environ['PATH']}}"

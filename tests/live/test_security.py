@@ -187,8 +187,8 @@ def test_a_checkpoints_code_never_runs(runs: Runs) -> None:
     assert [folder / "ran" for folder in runs.evil if (folder / "ran").exists()] == []
     assert runs.answers["evil path"][0] == 0, runs.answers["evil path"]
     assert runs.answers["evil config"][0] == 0
-    assert runs.answers["evil unknown"][0] == 2
-    assert "code that a checkpoint brings is never run" in runs.answers["evil unknown"][2]
+    # A model type that transformers lacks is judged from the JSON's own fields, still without the checkpoint's code.
+    assert runs.answers["evil unknown"][0] == 0, runs.answers["evil unknown"]
 
 
 def test_the_planted_code_would_leave_a_trace(tmp_path: Path) -> None:
