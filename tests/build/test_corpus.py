@@ -7,7 +7,8 @@ import pytest
 from tests.launches.checks import MODELS, check_all
 from tests.launches.corpus_cases import GOOD
 
-pytestmark = pytest.mark.live
+#: Minutes a release: `nox -s matrix` runs it.
+pytestmark = [pytest.mark.live, pytest.mark.slow]
 #: Old, middle and newest: each builds all good launches that its parser takes, some minutes on two cores.
 RELEASES = ("0.5.15", "0.5.19", "0.5.23")
 #: Share of the resolved launches that must be built; the others say why not.

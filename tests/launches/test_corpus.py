@@ -77,6 +77,7 @@ def test_no_harm_is_said_of_launches_that_work(release: str) -> None:
             assert told(report, "warning") <= HINTS.get(name, set()), (name, report["findings"])
 
 
+@pytest.mark.slow
 def test_the_share_of_reported_launches_that_is_caught(capsys: pytest.CaptureFixture[str]) -> None:
     caught: dict[str, set[str]] = defaultdict(set)
     reachable: dict[str, set[str]] = defaultdict(set)
@@ -96,6 +97,7 @@ def test_the_share_of_reported_launches_that_is_caught(capsys: pytest.CaptureFix
     assert caught == reachable
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in BAD if BAD[name].get("quiet_on")])
 def test_the_rules_are_quiet_where_it_is_repaired(name: str) -> None:
     for release in BAD[name]["quiet_on"]:
