@@ -52,7 +52,7 @@ def refusal(error: BaseException, when: str = "build") -> Refusal | None:
     if stand_ins.involved(error) or not isinstance(error, _REFUSALS) or isinstance(error, _NOT_REFUSALS):
         return None
     roots = _roots()
-    if not all(_raised_by(one, roots) or _is_look_up(one, roots) for one in _chain(error)):
+    if not all(_raised_by(one, roots) or _is_look_up(one, roots) for one in chain(error)):
         return None
     if not _raised_by(error, roots):
         return None
@@ -84,7 +84,7 @@ def _in_config(error: BaseException) -> bool:
 
 def _compiled(error: BaseException) -> bool:
     """Whether a kernel was to be compiled: there is no compiler for the target's GPU here."""
-    return any("/jit" in step.tb_frame.f_code.co_filename for one in _chain(error) for step in _frames(one))
+    return any("/jit" in step.tb_frame.f_code.co_filename for one in chain(error) for step in _frames(one))
 
 
 def _doubtful(step: TracebackType) -> bool:
@@ -162,7 +162,8 @@ def trouble(error: BaseException) -> str:
     return f"{kind}{text if len(text) <= 240 else text[:237] + '…'}{f' ({place})' if place else ''}"
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and what it was raised from, each once."""
     seen: set[int] = set()
     one: BaseException | None = error
     while one is not None and id(one) not in seen:

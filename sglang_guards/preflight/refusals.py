@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 import sysconfig
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -17,7 +16,7 @@ from types import TracebackType
 
 from packaging.version import InvalidVersion, Version
 
-from sglang_guards.build import stand_ins
+from sglang_guards.build import blame, stand_ins
 from sglang_guards.source import distribution
 
 #: What SGLang raises when it means no. Everything else is more likely a gap in the simulation.
@@ -46,7 +45,7 @@ class Doubt:
 
 def doubt(error: BaseException, plugins: tuple[str, ...] = ()) -> Doubt | None:
     """None when SGLang itself refuses; else why that cannot be said. `plugins` are loaded ones."""
-    chain = tuple(_chain(error))
+    chain = tuple(blame.chain(error))
     if any(isinstance(one, RecursionError) for one in chain):
         return Doubt("Python's recursion limit was reached while SGLang resolved the launch")
     if any(isinstance(one, MemoryError) for one in chain):
@@ -112,15 +111,6 @@ def _is_version(text: str) -> bool:
     except InvalidVersion:
         return False
     return True
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    one: BaseException | None = error
-    while one is not None and id(one) not in seen:
-        seen.add(id(one))
-        yield one
-        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
 
 
 def _files(error: BaseException) -> list[str]:

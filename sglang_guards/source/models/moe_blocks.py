@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 
-from sglang_guards.source.models.class_graph import Cls, Graph, last_name
+from sglang_guards.source.models.class_graph import Cls, Graph
 from sglang_guards.source.models.fusion_contract import decoder_classes, graph_of
 from sglang_guards.source.syntax.nodes import walk
 from sglang_guards.source.syntax.slicing import Unknown
@@ -92,8 +92,3 @@ def passes_extra(code: Code, name: str) -> bool:
         if isinstance(node, ast.keyword) and node.arg == name:
             return True
     return False
-
-
-def calls_named(node: ast.AST, name: str) -> list[ast.Call]:
-    """Calls below a node whose function's last name is `name`."""
-    return [n for n in walk(node) if isinstance(n, ast.Call) and last_name(n.func) == name]
