@@ -25,7 +25,7 @@ def read_by(rule: Rule, launch: Launch) -> dict[str, str]:
     with contextlib.suppress(MissingFact):
         rule.findings(recording)
     return {
-        name: repr(launch.env[name[4:]] if name.startswith("env.") else launch.get(name, "not known"))
+        name: repr(launch.env.get(name[4:]) if name.startswith("env.") else launch.get(name, "not known"))
         for name in recording.read
         if "(" not in name
     }
