@@ -23,6 +23,7 @@ from sglang_guards.flag_table.scheduling import (
 from sglang_guards.flag_table.serving import SERVING, side_effects
 from sglang_guards.flag_table.source_lines import deciding, declared, model_line, runner_line, short
 from sglang_guards.judge import judge
+from sglang_guards.launch import measurements
 from sglang_guards.launch.facts import Fact, Launch, MissingFact
 from sglang_guards.report.model import Finding, FlagVerdict, Severity
 from sglang_guards.rules import all_rules
@@ -177,6 +178,8 @@ def _runner(launch: Launch, field: str, which: str, model: str) -> FlagVerdict |
     dispatched = runner is not None and runner == launch.get("args.moe_a2a_backend")
     why = f"its experts run on {runner}: {reason}" if runner else "which runner its experts get is not known"
     why = f"{value}; {runner} dispatches the tokens" if dispatched else why
+    if which == "target" and runner == "triton" and _nobody_measured(launch):
+        why += "; nobody measured other runners for this shape on this GPU (`sglang-guards bench` does)"
     if given(launch, field):
         if not resolved(launch, field):
             return row(launch, field, _as_typed(launch, which, value, runner), why, where)
@@ -189,6 +192,11 @@ def _runner(launch: Launch, field: str, which: str, model: str) -> FlagVerdict |
         )
     topic = deciding(launch, "draft_runner_backend") if which == "draft" else where
     return row(launch, field, "auto-enabled", f"{value}; {why}", topic or where)
+
+
+def _nobody_measured(launch: Launch) -> bool:
+    """Whether RUN303 has nothing to compare with, though its GPU has other runners."""
+    return launch.get("gpu.platform") == "cuda" and not measurements.runners_were_measured(launch)
 
 
 def _as_typed(launch: Launch, which: str, value: str, runner: object) -> str:

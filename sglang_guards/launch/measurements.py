@@ -36,11 +36,25 @@ class Faster:
 def faster_runner(launch: Launch) -> Faster | None:
     """What is known to be faster in prefill for this shape: from a profile of this machine, else from the results that
     ship with the package for exactly this GPU and release; None where neither has it."""
+    found = _runners(launch)
+    return None if found is None else _fastest(*found)
+
+
+def runners_were_measured(launch: Launch) -> bool:
+    """Whether another runner was measured for this shape on this GPU and release."""
+    found = _runners(launch)
+    return found is not None and bool(found[0])
+
+
+def _runners(launch: Launch) -> tuple[Mapping[str, Mapping[int, float]], str] | None:
+    """Runner -> tokens -> its speed against Triton, and a clause that says where; None where nobody measured."""
     keys = shape_keys(launch)
     profile = _profile(launch, keys)
     if profile is not None:
-        where = f"measured for this shape on this machine's {profile.device} ({profile.measured})"
-        return _fastest(profile.runners, where)
+        return (
+            profile.runners,
+            f"measured for this shape on this machine's {profile.device} ({profile.measured})",
+        )
     results = shipped_results()
     device = str(results["device"])
     if launch.source is None or device.lower() != str(launch.get("gpu.name") or "").lower():
@@ -48,7 +62,7 @@ def faster_runner(launch: Launch) -> Faster | None:
     release = results["runners"].get(launch.source.version, {})
     runners: Mapping[str, Mapping[str, float]] = next((release[key] for key in keys if key in release), {})
     measured = {name: {int(n): float(v) for n, v in by.items()} for name, by in runners.items()}
-    return _fastest(measured, f"measured for this shape on one {device} with SGLang {launch.source.version}")
+    return measured, f"measured for this shape on one {device} with SGLang {launch.source.version}"
 
 
 def _fastest(runners: Mapping[str, Mapping[int, float]], where: str) -> Faster | None:

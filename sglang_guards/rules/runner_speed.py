@@ -29,7 +29,7 @@ def faster(launch: Launch) -> Iterator[Violation]:
     The experts run on Triton, without expert parallelism, an all-to-all backend, LoRA or deterministic inference, and
     for exactly this GPU, SGLang and shape a measurement is known in which another runner is faster at 1,024 tokens and
     more: a profile that `sglang-guards bench` made on this machine, else the results that ship with this package
-    (NVIDIA H200). Where nobody measured, nothing is said.
+    (NVIDIA H200). Where nobody measured, the rule is silent and the flag table says so.
 
     ## Why it matters
     Which runner is best depends on the shape, the GPU and the batch: DeepGEMM and CUTLASS win with large batches on

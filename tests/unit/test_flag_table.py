@@ -90,6 +90,8 @@ def test_a_flag_that_the_release_lacks_has_no_row() -> None:
          {"moe_runner_backend": "flashinfer_trtllm", "gpu__sm": 100}),
         ("--moe-runner-backend", "active", "run on triton",
          {"given": ("moe_runner_backend",), "moe_runner_backend": "triton"}),
+        ("--moe-runner-backend", "active", "nobody measured other runners for this shape on this GPU",
+         {"given": ("moe_runner_backend",), "moe_runner_backend": "triton"}),
         ("--moe-runner-backend", "off", "has no experts", {"model__is_moe": False}),
         ("--moe-a2a-backend", "active", "dispatches tokens over EP",
          {"given": ("moe_a2a_backend",), "moe_a2a_backend": "deepep"}),

@@ -10,7 +10,13 @@ import pytest
 from sglang_guards import source
 from sglang_guards.judge import judge
 from sglang_guards.launch.facts import Fact, Launch
-from sglang_guards.launch.measurements import faster_runner, shape_key, shape_keys, told
+from sglang_guards.launch.measurements import (
+    faster_runner,
+    runners_were_measured,
+    shape_key,
+    shape_keys,
+    told,
+)
 from sglang_guards.launch.profile import Profile, save_profile
 from sglang_guards.settings import Settings
 from sglang_guards.source.fingerprint import fingerprint
@@ -133,7 +139,9 @@ def test_a_faster_runner_comes_from_the_shipped_results_of_this_gpu_and_release(
     assert "one NVIDIA H200 with SGLang 0.5.15" in found.text
     assert faster_runner(launch(**QWEN3_235B, **{"gpu.name": "NVIDIA H100 80GB HBM3"})) is None
     assert faster_runner(launch()) is None, "measured, and no runner is 3 % faster over the prefill sizes"
+    assert runners_were_measured(launch()), "and so the table does not say that nobody did"
     assert faster_runner(launch(**{"model.hidden_size": 5120})) is None, "nobody measured it"
+    assert not runners_were_measured(launch(**{"model.hidden_size": 5120}))
 
 
 def test_a_profile_of_this_machine_says_which_runner_is_faster(cache: Path) -> None:
