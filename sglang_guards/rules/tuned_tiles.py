@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sglang_guards.launch.facts import Launch, MissingFact
+from sglang_guards.launch.facts import Launch
 from sglang_guards.report.model import Severity
 from sglang_guards.rules import Violation, manual, read_in, rule
-
-#: Where releases keep the files, newest first: below it `triton_<version>/<name>.json`.
-FOLDERS = (
-    "sglang/srt/layers/moe/moe_runner/triton_utils/configs",
-    "sglang/srt/layers/moe/fused_moe_triton/configs",
-)
 
 
 @rule(
@@ -45,15 +39,12 @@ def untuned(launch: Launch) -> Iterator[Violation]:
     """
     if launch.env.get("SGLANG_MOE_CONFIG_DIR") or launch["args.enable_deterministic_inference"]:
         return
-    if launch["target.runner"] != "triton" or launch["target.weight_only"] or launch.source is None:
+    if launch["target.runner"] != "triton" or launch["target.weight_only"]:
         return
     name = _file(launch)
     if name is None:
         return
-    folder = next((folder for folder in FOLDERS if launch.source.exists(folder)), None)
-    if folder is None:
-        raise MissingFact("tile files of the installed SGLang")
-    if launch.source.files(folder, f"triton_*/{_escaped(name)}"):
+    if launch.answer("tile_file_ships", file=name).value:
         return
     yield Violation(
         cause=f"no folder of this release holds {name}",
@@ -63,10 +54,6 @@ def untuned(launch: Launch) -> Iterator[Violation]:
             "EP, and put its file there"
         ),
     )
-
-
-def _escaped(name: str) -> str:
-    return name.replace("[", "[[]")
 
 
 def _file(launch: Launch) -> str | None:

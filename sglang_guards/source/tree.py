@@ -44,6 +44,7 @@ PROBE_MODULES = (
     "probes.pipeline",
     "probes.fp8_scale",
     "probes.reductions",
+    "probes.tile_files",
     "models.fusion_contract",
 )
 

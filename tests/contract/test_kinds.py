@@ -13,6 +13,7 @@ from tests.trees import RELEASES
 MOE, GLM, DSV4 = "Qwen3MoeForCausalLM", "GlmMoeDsaForCausalLM", "DeepseekV4ForCausalLM"
 GLM5 = "Glm5NextForConditionalGeneration"
 HYBRID = "Qwen3_5MoeForConditionalGeneration"
+_H100_TILES = "E=256,N=128,device_name=NVIDIA_H100_80GB_HBM3,dtype=fp8_w8a8,block_shape=[128, 128].json"
 #: (probe, arguments, answer, the first and the last release that gives it; others answer the opposite or None).
 ANSWERS: tuple[tuple[str, dict[str, str], bool, str, str], ...] = (
     ("topk_finds_placement", {}, True, "0.5.23", "0.5.23"),
@@ -47,6 +48,8 @@ ANSWERS: tuple[tuple[str, dict[str, str], bool, str, str], ...] = (
     ("draft_backend_exists", {"backend": "triton", "phase": "decode"}, True, "0.5.9", "0.5.23"),
     ("torch_native_needs_extend_lengths", {}, True, "0.5.9", "0.5.23"),
     ("dsa_knows_sm120", {}, False, "0.5.9", "0.5.16"),
+    ("tile_file_ships", {"file": _H100_TILES}, True, "0.5.9", "0.5.23"),
+    ("tile_file_ships", {"file": "E=7,N=7,device_name=NVIDIA_H100_80GB_HBM3.json"}, False, "0.5.9", "0.5.23"),
     ("decode_node_keeps_draft_topk", {}, False, "0.5.15", "0.5.15"),
     ("stages_hand_over_topk", {}, False, "0.5.10", "0.5.13.post1"),
     ("fp8_scale_reads_unwritten_rows", {}, True, "0.5.9", "0.5.23"),

@@ -13,22 +13,39 @@ from typing import Any
 
 from sglang_guards.errors import CouldNotCheck
 from sglang_guards.judge import judge as real_judge
-from sglang_guards.launch.facts import Launch, MissingFact
+from sglang_guards.launch.facts import Fact, Launch, MissingFact, question
 from sglang_guards.launch.recording import RecordingLaunch
 from sglang_guards.preflight import launch_check
 from sglang_guards.rules import Rule, all_rules
 
 
+class _Valued(RecordingLaunch):
+    """Keeps the answers to questions with arguments too: a launch has no name for them."""
+
+    asked: dict[str, str]
+
+    def __init__(self, of: Launch) -> None:
+        object.__setattr__(self, "asked", {})
+        super().__init__(of)
+
+    def answer(self, probe: str, **arguments: str) -> Fact:
+        name = f"source.{question(probe, arguments)}"
+        self.asked[name] = "not known"
+        found = super().answer(probe, **arguments)
+        self.asked[name] = repr(found.value)
+        return found
+
+
 def read_by(rule: Rule, launch: Launch) -> dict[str, str]:
     """The facts that the rule reads on this launch, in order, with their values."""
-    recording = RecordingLaunch(launch)
+    recording = _Valued(launch)
     with contextlib.suppress(MissingFact):
         rule.findings(recording)
     return {
         name: repr(launch.env.get(name[4:]) if name.startswith("env.") else launch.get(name, "not known"))
         for name in recording.read
-        if "(" not in name
-    }
+        if name not in recording.asked
+    } | recording.asked
 
 
 def main() -> None:
