@@ -74,8 +74,10 @@ def differences(
     for name in sorted(before.keys() & after.keys()):
         old, now = before[name], after[name]
         if not isinstance(old, list) or not isinstance(now, list):
-            if isinstance(old, list) != isinstance(now, list):
-                gone.append(f"{name}: judged on one side only: {old if isinstance(now, list) else now}")
+            if isinstance(old, list):
+                gone.append(f"{name}: no longer judged: {now}")
+            elif isinstance(now, list):
+                new.append(f"{name}: judged now; before: {old}")
             continue
         compared += 1
         was = {(ids.get(rule, rule), severity) for rule, severity in old}
