@@ -23,7 +23,7 @@ def touch(
     ADD: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    BLOCKS: tl.constexpr,  # noqa: N803
+    BLOCKS: tl.constexpr,
 ):
     pid = tl.program_id(0)
     block, column = pid // BLOCKS, pid % BLOCKS

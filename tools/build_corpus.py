@@ -20,9 +20,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import tomllib
-
 REPO = Path(__file__).resolve().parents[1]
+if str(REPO) not in sys.path:
+    sys.path.insert(0, str(REPO))
+
+from tools.toml import tomllib  # noqa: E402
 
 
 def main() -> None:
@@ -135,11 +137,11 @@ def _summary(rows: list[dict[str, Any]]) -> None:
 
 def _serve(options: argparse.Namespace) -> None:
     work = json.loads(Path(options.serve).read_text())
-    from sglang_guards.build import construct
+    from sglang_guards.build import construct, torch_on_meta
     from sglang_guards.launch import gpus
     from sglang_guards.preflight import simulated_gpu
 
-    construct.torch_on_meta.prepare_libraries()
+    torch_on_meta.prepare_libraries()
     folder = Path(tempfile.mkdtemp())
     simulated_gpu.hide()
     simulated_gpu.write_tools(folder)

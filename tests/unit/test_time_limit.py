@@ -45,7 +45,7 @@ def made(rule_id: str, hangs: bool) -> Rule:
             endless()
         yield Finding(rule_id, "x", Severity.ERROR, "x")
 
-    return Rule(rule_id, "x", Severity.ERROR, "x", (), lambda launch: True, check, "")  # type: ignore[arg-type]
+    return Rule(rule_id, "x", Severity.ERROR, "x", (), lambda launch: True, check, "")
 
 
 def test_rules_that_are_not_done_in_time_are_named() -> None:
