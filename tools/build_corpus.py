@@ -20,9 +20,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import tomllib
-
 REPO = Path(__file__).resolve().parents[1]
+if str(REPO) not in sys.path:
+    sys.path.insert(0, str(REPO))
+
+from tools.toml import tomllib  # noqa: E402
 
 
 def main() -> None:
@@ -135,11 +137,11 @@ def _summary(rows: list[dict[str, Any]]) -> None:
 
 def _serve(options: argparse.Namespace) -> None:
     work = json.loads(Path(options.serve).read_text())
-    from sglang_guards.build import construct
+    from sglang_guards.build import construct, torch_on_meta
     from sglang_guards.launch import gpus
     from sglang_guards.preflight import simulated_gpu
 
-    construct.torch_on_meta.prepare_libraries()
+    torch_on_meta.prepare_libraries()
     folder = Path(tempfile.mkdtemp())
     simulated_gpu.hide()
     simulated_gpu.write_tools(folder)
@@ -162,7 +164,7 @@ def _one(case: dict[str, Any], models: Path, out: Path) -> None:
     row: dict[str, Any] = {"name": case["name"], "kind": case["kind"]}
     try:
         row["build"] = _build(case, models)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - what was raised is the case's row
         row["error"] = f"{type(error).__name__}: {str(error)[:300]}"
     row["seconds"] = time.monotonic() - started
     with contextlib.suppress(OSError), out.open("a") as file:

@@ -18,11 +18,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import tomllib
-
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
+
+from tools.toml import tomllib  # noqa: E402
 
 #: Launch -> its findings, or the reason why it was not judged.
 Findings = Mapping[str, list[list[str]] | str | None]

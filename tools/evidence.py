@@ -182,7 +182,7 @@ RUNS: Mapping[str, Run] = {
         ["benchmarks/bench_overhead.py", *_OVERHEAD, "--repeat", "3"],
         _overhead,
         ("SGLang", "launcher", "each worker"),
-        lambda rows: "SGLang's own start takes seconds.",
+        lambda _: "SGLang's own start takes seconds.",
     ),
 }
 
