@@ -1,4 +1,4 @@
-"""Generated faults, at least 2,000 in the full matrix: each leaves the launch alone and leaves a line (see faults.py for the kinds)."""
+"""Generated faults, at least 2,000 in the full matrix: each leaves the launch alone and a line in the log (faults.py)."""
 
 from __future__ import annotations
 
