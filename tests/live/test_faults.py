@@ -1,4 +1,4 @@
-"""Generated faults, at least 2,000 in the full matrix: each leaves the launch alone and a line in the log (faults.py)."""
+"""Generated faults, at least 2,000 in the full matrix: each leaves the launch alone and is said in the log."""
 
 from __future__ import annotations
 
