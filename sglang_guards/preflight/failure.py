@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import linecache
 import traceback
-from typing import Any
 
 from sglang_guards.preflight import plain_config, refusals
+from sglang_guards.preflight.messages import Answer
 from sglang_guards.preflight.parsed import Parsed
 
 
-def failure(error: BaseException, parsed: Parsed) -> dict[str, Any]:
+def failure(error: BaseException, parsed: Parsed) -> Answer:
     message = _reason(error)
     if not parsed.done:
         return {"kind": "config", "message": message}
@@ -23,9 +23,9 @@ def failure(error: BaseException, parsed: Parsed) -> dict[str, Any]:
         }
     doubt = refusals.doubt(error, parsed.plugins)
     if doubt is not None and not doubt.reason:
-        return trouble(error) | of_plain_types(parsed)
+        return trouble(error, parsed)
     if doubt is None and parsed.plain_types:
-        return trouble(error) | of_plain_types(parsed)
+        return trouble(error, parsed)
     if doubt is not None:
         place = f" ({where})" if (where := _where(error)) else ""
         return {"kind": "trouble", "message": f"{doubt.reason}: {message}{place}", "hint": doubt.hint}
@@ -37,15 +37,18 @@ def failure(error: BaseException, parsed: Parsed) -> dict[str, Any]:
     return {"kind": "refused", "message": message, "where": _where(error)}
 
 
-def of_plain_types(parsed: Parsed) -> dict[str, Any]:
-    """For a failure that fields may have caused that the JSON does not have."""
-    return {"model_type": parsed.plain_types[0]} if parsed.plain_types else {}
-
-
-def trouble(error: BaseException) -> dict[str, Any]:
+def trouble(error: BaseException, parsed: Parsed) -> Answer:
+    """Ours, not SGLang's; names a model type whose fields the JSON may not have."""
     place = f" ({where})" if (where := _where(error)) else ""
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    return {"kind": "trouble", "message": f"{type(error).__name__}: {_reason(error)}{place}", "trace": trace}
+    found: Answer = {
+        "kind": "trouble",
+        "message": f"{type(error).__name__}: {_reason(error)}{place}",
+        "trace": trace,
+    }
+    if parsed.plain_types:
+        found["model_type"] = parsed.plain_types[0]
+    return found
 
 
 def _reason(error: BaseException) -> str:

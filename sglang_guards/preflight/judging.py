@@ -17,6 +17,7 @@ from sglang_guards.launch import gpus
 from sglang_guards.launch.facts import Fact, Launch
 from sglang_guards.preflight import command_line as command
 from sglang_guards.preflight import options, plugins, trouble, worker_client
+from sglang_guards.preflight.messages import Answer, Request
 from sglang_guards.preflight.what_a_flag_changes import changes, may_have_cost, typed_values
 from sglang_guards.report.model import Report
 
@@ -45,13 +46,13 @@ class Result:
     values: Mapping[str, Any]
 
 
-def asked(target: Target, cmd: command.Command, edits: Mapping[str, Any], *, build: bool) -> dict[str, Any]:
+def asked(target: Target, cmd: command.Command, edits: Mapping[str, Any], *, build: bool) -> Answer:
     """What the worker answers about a command, with some args changed."""
     env = cmd.environment(dict(target.base))
     if target.load_plugins:
         env[plugins.VARIABLE] = "1"
     with tempfile.TemporaryDirectory(prefix="sglang-guards-") as scratch:
-        request = {
+        request: Request = {
             "args": list(cmd.args),
             "serve": cmd.serve,
             "env": env,
@@ -135,7 +136,7 @@ def _folder(cmd: command.Command) -> str:
     return str(folder.absolute()) if cmd.cwd and not cmd.contained and folder.is_dir() else os.getcwd()
 
 
-def _notes(answer: Mapping[str, Any], cmd: command.Command) -> list[str]:
+def _notes(answer: Answer, cmd: command.Command) -> list[str]:
     notes = _not_built(answer.get("build") or {})
     if answer.get("draft_unknown"):
         notes.append("the draft model's config is not on this machine, so rules about the draft are skipped")

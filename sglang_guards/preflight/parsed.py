@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sglang_guards.preflight import options
+from sglang_guards.preflight.messages import Request
 
 
 @dataclass
 class Parsed:
     """What SGLang's parser saw; filled while `prepare_server_args` runs."""
 
-    request: Mapping[str, Any]
+    request: Request
     table: tuple[options.Option, ...] = ()
     merged: tuple[str, ...] = ()
     given: dict[str, Any] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from sglang_guards import sglang_compat
 from sglang_guards.build import construct, headers, stand_ins
@@ -28,6 +28,7 @@ from sglang_guards.preflight import (
     simulated_gpu,
     target_machine,
 )
+from sglang_guards.preflight.messages import Answer, Request
 from sglang_guards.preflight.parsed import Parsed
 
 
@@ -35,7 +36,7 @@ class _Usage(Exception):
     """argparse's own words."""
 
 
-def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+def answer(request: Request) -> Answer:
     """Parse, resolve and collect one launch. Never raises for what an operator can get wrong."""
     offline.no_network()
     simulated_gpu.tell_tools(Gpu(**request["gpu"]))
@@ -49,7 +50,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     except _Usage as error:
         result = {"kind": "usage", "message": str(error)}
     except ImportError as error:
-        result = failure.trouble(error) | failure.of_plain_types(parsed)
+        result = failure.trouble(error, parsed)
     except stand_ins.CannotTell as error:
         result = {"kind": "trouble", "message": f"SGLang's resolution asks {error}"}
     except (Exception, SystemExit) as error:
@@ -58,7 +59,8 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     result["from_config"] = list(_only_in_config(request["args"], parsed))
     result["merged"] = list(parsed.merged)
     result["given"] = {name: collect.plain(value) for name, value in parsed.given.items()}
-    return {k: _renamed(v, parsed.stands_for) if k != "table" else v for k, v in result.items()}
+    renamed = {k: _renamed(v, parsed.stands_for) if k != "table" else v for k, v in result.items()}
+    return cast(Answer, renamed)
 
 
 def _serve_args(args: Sequence[str]) -> list[str]:
@@ -79,7 +81,7 @@ def _serve_args(args: Sequence[str]) -> list[str]:
     return words
 
 
-def _resolve_any_type(args: list[str], parsed: Parsed) -> dict[str, Any]:
+def _resolve_any_type(args: list[str], parsed: Parsed) -> Answer:
     """Resolve; once more with a plain config for each model type that transformers turns out not to know."""
     env = dict(os.environ)
     while True:
@@ -96,7 +98,7 @@ def _resolve_any_type(args: list[str], parsed: Parsed) -> dict[str, Any]:
             os.environ.update(env)
 
 
-def _resolve(args: list[str], parsed: Parsed) -> dict[str, Any]:
+def _resolve(args: list[str], parsed: Parsed) -> Answer:
     from sglang.srt.server_args import prepare_server_args
 
     original = argparse.ArgumentParser.parse_args

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from sglang_guards import source
 from sglang_guards.errors import CouldNotCheck, NotAccepted
 from sglang_guards.preflight import command_line as command
 from sglang_guards.preflight import model_types, options, releases
+from sglang_guards.preflight.messages import Answer
 
 
 def could_not(
-    answer: Mapping[str, Any], cmd: command.Command, table: Sequence[options.Option], installed: source.Source
+    answer: Answer, cmd: command.Command, table: Sequence[options.Option], installed: source.Source
 ) -> CouldNotCheck:
     kind, message = answer["kind"], str(answer.get("message", ""))
     if kind == "usage":
@@ -31,7 +31,7 @@ def could_not(
     )
 
 
-def _last_log_line(answer: Mapping[str, Any]) -> str:
+def _last_log_line(answer: Answer) -> str:
     lines = [line for line in str(answer.get("log") or "").splitlines() if line.strip()]
     return f"SGLang's last line was: {lines[-1].strip()}" if lines else ""
 
