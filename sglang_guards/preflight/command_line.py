@@ -156,7 +156,7 @@ def _inside(reader: Reader, base: Mapping[str, str]) -> Command:
     outer = Command(
         (), (), (), False, tuple(reader.env.items()), tuple(reader.unset), reader.clear, reader.contained
     )
-    inner = of_text(reader.script or "", outer.environment(base))
+    inner = _with_words(of_text(reader.script or "", outer.environment(base)), reader.script_words[1:])
     env = ({} if inner.clear else dict(reader.env)) | dict(inner.env)
     front = tuple(f"{k}={v}" for k, v in env.items() if (k, v) not in inner.env)
     return replace(
@@ -174,6 +174,15 @@ def _inside(reader: Reader, base: Mapping[str, str]) -> Command:
         cwd=inner.cwd or reader.cwd,
         cut=True,
     )
+
+
+def _with_words(inner: Command, given: Sequence[str]) -> Command:
+    """A launch that ends with the words which ``bash -c TEXT name WORDS`` hands on as "$@"."""
+    if not given or "$@" not in inner.args:
+        return inner
+    at = inner.args.index("$@")
+    made = inner.with_args((*inner.args[:at], *given, *inner.args[at + 1 :]))
+    return replace(made, unknown=tuple(text for text in inner.unknown if text != "$@"))
 
 
 def of_text(text: str, base: Mapping[str, str], nth: int | None = None) -> Command:

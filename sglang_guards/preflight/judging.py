@@ -16,7 +16,7 @@ from sglang_guards.judge import judge
 from sglang_guards.launch import gpus
 from sglang_guards.launch.facts import Fact, Launch
 from sglang_guards.preflight import command_line as command
-from sglang_guards.preflight import options, plugins, trouble, worker_client
+from sglang_guards.preflight import options, plugins, trouble, unset, worker_client
 from sglang_guards.preflight.messages import Answer, Request
 from sglang_guards.preflight.what_a_flag_changes import changes, may_have_cost, typed_values
 from sglang_guards.report.model import Report
@@ -53,7 +53,7 @@ def asked(target: Target, cmd: command.Command, edits: Mapping[str, Any], *, bui
         env[plugins.VARIABLE] = "1"
     with tempfile.TemporaryDirectory(prefix="sglang-guards-") as scratch:
         request: Request = {
-            "args": list(cmd.args),
+            "args": unset.known_args(cmd),
             "serve": cmd.serve,
             "env": env,
             "cwd": _folder(cmd),
@@ -96,6 +96,9 @@ def judged(
     env = cmd.environment(dict(target.base))
     answer = asked(target, cmd, edits, build=target.build)
     table = options.from_json(answer.get("table") or ())
+    left_out = unset.free(cmd, table) if cmd.unknown and answer["kind"] == "usage" else {}
+    if left_out:
+        answer = asked(target, cmd, dict.fromkeys(left_out) | dict(edits), build=target.build)
     merged = tuple(answer.get("merged") or ())
     kind = answer["kind"]
     given = dict(answer.get("given") or {})
@@ -124,8 +127,13 @@ def judged(
     report = judge(launch, replace(settings.from_env(env), mode="enforce"))
     if kind == "refused":
         report = replace(report, facts=_as_typed(given, target.gpu))
-    notes = (*report.notes, *answer.get("problems", ()), *_notes(answer, cmd))
-    report = replace(report, notes=notes, build=build)
+    notes = (
+        *report.notes,
+        *answer.get("problems", ()),
+        *_notes(answer, cmd),
+        *unset.notes(cmd, left_out.values()),
+    )
+    report = replace(report, notes=notes, build=build, unknown=(*report.unknown, *unset.not_judged(cmd)))
     values = given | _args(facts)
     return Result(report, launch, table, merged, frozenset(answer.get("from_config") or ()), values)
 

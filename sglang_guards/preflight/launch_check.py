@@ -18,6 +18,7 @@ from sglang_guards.preflight import (
     correction,
     plugins,
     surroundings,
+    unset,
 )
 from sglang_guards.preflight import launch_file as files
 from sglang_guards.preflight.judging import Result, Target, judged
@@ -58,7 +59,6 @@ def check(
     cmd = (
         command.parse(argv, base, nth) if argv or launch_file is None else files.read(launch_file, base, nth)
     )
-    cmd, gone = _known(cmd)
     on, gpu_notes = surroundings.visible_gpus(
         gpus.parse(gpu) if gpu not in (None, "", "auto") else gpus.detect(), cmd, base
     )
@@ -87,7 +87,6 @@ def check(
         *source_notes,
         *gpu_notes,
         *cmd.notes,
-        *gone,
         *plugins.note(others, target.load_plugins),
     ]
     result = correction.with_build_fix(target, judged(target, cmd, {}, also_without=True))
@@ -103,6 +102,7 @@ def check(
             *result.report.notes,
             *notes,
             *(_LEFT_OUT if corrected is not None and cmd.cut else ()),
+            *(unset.as_text(cmd) if corrected is not None else ()),
             *(correction.in_file(name, value) for name, value in in_file.items()),
         ),
     )
@@ -125,15 +125,6 @@ def _plugins_matter(target: Target, result: Result, others: Sequence[plugins.Plu
 
 #: Said where the corrected command is less than what was given.
 _LEFT_OUT = ("the corrected command is the launch alone, without redirections and what stands around it",)
-
-
-def _known(cmd: command.Command) -> tuple[command.Command, list[str]]:
-    """What the text leaves to the running shell, said; flags that hold it are judged as written."""
-    if not cmd.unknown:
-        return cmd, []
-    return cmd, [
-        f"{', '.join(cmd.unknown)} is not set here and is judged as written; give its value in front"
-    ]
 
 
 def _config_path(path: str | os.PathLike[str]) -> Path:

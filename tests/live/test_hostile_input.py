@@ -62,6 +62,11 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         "20 nested less": changed(tmp, "less", x=nested(90)),
         "variable": f"{G} {FB} --served-model-name $NOBODY_SET_THIS",
         "variable as a number": f"{G.replace('--tp 4', '--tp $NOBODY_SET_THIS')} {FB}",
+        "free number": f"{G} {FB} --port $NOBODY_SET_THIS --node-rank ${{NOR_THIS}}",
+        "caller's words": f'exec {G} {FB} "$@"',
+        "words for bash": f"bash -c '{G} \"$@\"' name {FB}",
+        "HF_HOME": f"HF_HOME={hub(tmp)} {G.replace(str(MODEL), 'some/model')} {FB}",
+        "no HF_HOME": f"{G.replace(str(MODEL), 'some/model')} {FB}",
         "python -m sglang": f"python -m sglang serve --model-path {MODEL}",
         "docker": f"docker run --gpus 2 -v {MODEL}:/m lmsysorg/sglang:v{RELEASE} python3 -m sglang.launch_server "
         f"--model-path /m --tp 4 {FB}",
@@ -69,6 +74,17 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     }
     cases = [{"argv": [text], "gpu": "8xH200"} for text in texts.values()]
     return dict(zip(texts, run(RELEASE, cases), strict=True))
+
+
+def hub(tmp_path: Path) -> Path:
+    """A folder for HF_HOME whose cache has the model's config as some/model."""
+    home = tmp_path / "hf"
+    repo = home / "hub" / "models--some--model"
+    for folder in (repo / "refs", repo / "snapshots" / "abc"):
+        folder.mkdir(parents=True)
+    (repo / "refs" / "main").write_text("abc", encoding="utf-8")
+    (repo / "snapshots" / "abc" / "config.json").write_bytes((MODEL / "config.json").read_bytes())
+    return home
 
 
 def nested(depth: int) -> Any:
@@ -100,6 +116,7 @@ JUDGED = (
         "7 no top-k",
     ),
     *("17 huge TP", "variable", "docker", "wrappers"),
+    *("free number", "caller's words", "words for bash", "HF_HOME"),
 )
 
 
@@ -154,8 +171,27 @@ def test_our_recursion_is_not_sglangs_refusal(answers: dict[str, dict[str, Any]]
 
 
 def test_variables_that_are_not_set(answers: dict[str, dict[str, Any]]) -> None:
-    assert "$NOBODY_SET_THIS is not set here" in answers["variable"]["notes"][0]
+    assert any("$NOBODY_SET_THIS is not set here" in note for note in answers["variable"]["notes"])
     assert "$NOBODY_SET_THIS is not set here" in answers["variable as a number"]["hint"]
+
+
+def test_a_number_that_decides_nothing_need_not_be_known(answers: dict[str, dict[str, Any]]) -> None:
+    found = answers["free number"]
+    said = [note for note in found["notes"] if "no rule reads it" in note]
+    assert [note.partition(":")[0] for note in said] == ["--port $NOBODY_SET_THIS", "--node-rank ${NOR_THIS}"]
+    assert not any("judged as written" in note for note in found["notes"])
+    assert found["corrected"][-4:] == ["--port", "$NOBODY_SET_THIS", "--node-rank", "${NOR_THIS}"]
+    assert any("take the quotes away" in note for note in found["notes"])
+
+
+def test_what_a_caller_adds_is_said_to_be_unknown(answers: dict[str, dict[str, Any]]) -> None:
+    assert answers["caller's words"]["unknown"] == ["what a caller adds by $@: the command is judged without"]
+    assert answers["words for bash"]["unknown"] == []
+
+
+def test_the_cache_is_the_one_that_the_command_names(answers: dict[str, dict[str, Any]]) -> None:
+    assert answers["HF_HOME"]["launch"]["facts"]["args.model_path"]["value"] == "some/model"
+    assert "this machine's Hugging Face cache" in answers["no HF_HOME"]["error"]
 
 
 def test_not_a_number_is_json(tmp_path: Path) -> None:
