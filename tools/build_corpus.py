@@ -23,6 +23,9 @@ from typing import Any
 import tomllib
 
 REPO = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPO))
+
+from tests.releases import between  # noqa: E402
 
 
 def main() -> None:
@@ -64,8 +67,10 @@ def _cases(options: argparse.Namespace) -> list[dict[str, Any]]:
     cases = []
     for path in sorted(options.corpus.glob("*.toml")):
         case = tomllib.loads(path.read_text(encoding="utf-8"))
-        kind = "bad" if path.stem.startswith(("bug", "note")) else "good"
-        cases.append({"kind": kind, "name": path.stem, "first": options.first_rank} | case)
+        if case["kind"] == "good":
+            span = between(case["since"], case.get("until"))
+            case["releases"] = [release for release in span if release not in case.get("except", ())]
+        cases.append({"name": path.stem, "first": options.first_rank} | case)
     return cases
 
 
@@ -74,8 +79,7 @@ def _wanted(case: dict[str, Any], release: str, options: argparse.Namespace) -> 
         return False
     if options.kind not in ("all", case["kind"]) or case["gpu"] == "unknown":
         return False
-    accepted = case.get("releases") or case.get("parses_in") or case.get("release", release)
-    return options.any_release or accepted is None or release in accepted
+    return options.any_release or release in case.get("releases", [case.get("release")])
 
 
 def _run(release: str, cases: list[dict[str, Any]], options: argparse.Namespace) -> list[dict[str, Any]]:

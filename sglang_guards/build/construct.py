@@ -247,6 +247,8 @@ def _build_model(plan: Plan, subject: Subject, rank: Rank) -> tuple[RankBuild, A
     if blamed is not None:
         return RankBuild(rank, seconds=time.monotonic() - started, **blamed), None
     model = made[0]
+    # Its buffers are counted with the weights, and it asks nothing; a model that it does not suit stays as it is.
+    _attempt(lambda: after.reserve_positions(plan.server_args, subject.config, model), "load")
     total, kinds = layers.weight_bytes(model)
     found = layers.moe_layers(model)
     no, unwritten, notes = _dry_load(plan, subject, model, rank)
