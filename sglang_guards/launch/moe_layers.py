@@ -32,6 +32,27 @@ def facts(launch: Facts, which: str) -> Mapping[str, Fact]:
     return {f"{which}.{name}": Fact(value, "derived", where) for name, (value, where) in made.items()}
 
 
+def compared(launch: Facts, built: Facts, which: str) -> list[tuple[str, Any, Any]]:
+    """What the tables say of a launch that was not built, beside what its build says: (what, table, build).
+
+    Only what both know. An all-to-all backend stands for a runner that is not Triton's plain one, and a kernel of the
+    method's own for no runner at all.
+    """
+    found: list[tuple[str, Any, Any]] = []
+    exists, moe = launch.get(f"{which}.exists"), built.get(f"build.{which}.moe")
+    if exists is not None and moe is not None:
+        found.append(("has MoE layers", exists, moe))
+    method = built.get(f"build.{which}.method")
+    if not moe or method is None:
+        return found
+    reckoned = _Layers(launch, which)
+    runner, made = reckoned.runner().name, built.get(f"build.{which}.runner", "")
+    if runner is not None:
+        found.append(("runner", runner, made))
+    found.append(("method", reckoned.kind(), method))
+    return found
+
+
 class _Layers:
     def __init__(self, launch: Facts, which: str) -> None:
         self.launch = launch

@@ -32,6 +32,10 @@ class _Usage(Exception):
     """argparse's own words."""
 
 
+class _TooEarly(Exception):
+    """This process imported what reads a variable that the resolution has now changed."""
+
+
 @dataclass
 class _Parsed:
     """What SGLang's parser saw; filled while `prepare_server_args` runs."""
@@ -51,19 +55,24 @@ class _Parsed:
     #: The folder of the target's checkpoint, where it is on this machine.
     checkpoint: Path | None = None
     problems: list[str] = field(default_factory=list)
+    #: The environment before SGLang's resolution.
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """Parse, resolve and collect one launch. Never raises for what an operator can get wrong."""
+    env = dict(os.environ)
     _no_network()
     simulated_gpu.tell_tools(Gpu(**request["gpu"]))
-    parsed = _Parsed(request)
+    parsed = _Parsed(request, env=env)
     try:
         parsed.plugins = plugins.load()
         args = _serve_args(request["args"]) if request["serve"] else list(request["args"])
         result = _resolve_any_type(args, parsed)
     except CouldNotCheck as error:
         result = {"kind": "model", "message": error.message, "hint": error.hint}
+    except _TooEarly:
+        return {"kind": "too early"}
     except _Usage as error:
         result = {"kind": "usage", "message": str(error)}
     except ImportError as error:
@@ -103,6 +112,8 @@ def _resolve_any_type(args: list[str], parsed: _Parsed) -> dict[str, Any]:
     while True:
         try:
             return _resolve(args, parsed)
+        except _TooEarly:
+            raise
         except Exception as error:
             unknown = plain_config.unknown_type(error)
             if unknown is None or unknown in parsed.plain_types:
@@ -149,7 +160,10 @@ def _resolve(args: list[str], parsed: _Parsed) -> dict[str, Any]:
             k: v for k, v in facts.items() if not k.startswith("draft_model.") or k == "draft_model.exists"
         }
         facts["draft_model.built_in"] = Fact(False, "given")
-    build = _built(server_args, view, parsed) if parsed.request.get("build_s") else None
+    build = None
+    if parsed.request.get("build_s"):
+        _not_too_early(parsed)
+        build = _built(server_args, view, parsed)
     return {
         "kind": "facts",
         "build": build,
@@ -158,6 +172,13 @@ def _resolve(args: list[str], parsed: _Parsed) -> dict[str, Any]:
         "problems": [*problems, *parsed.problems],
         "draft_unknown": parsed.draft_unknown,
     }
+
+
+def _not_too_early(parsed: _Parsed) -> None:
+    """A worker imports the model's modules after the resolution, with the variables that this one sets."""
+    read = parsed.request.get("read_ahead") or ()
+    if any(parsed.env.get(name) != os.environ.get(name) for name in read):
+        raise _TooEarly
 
 
 def _tensors(parsed: _Parsed) -> headers.Tensors | None:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sglang_guards.build import construct, stand_ins, torch_on_meta
+from sglang_guards.build import ahead, construct, stand_ins, torch_on_meta
 from sglang_guards.launch.gpus import Gpu
 from sglang_guards.preflight import plugins, resolve, simulated_gpu
 
@@ -92,24 +92,30 @@ _MOST_MACHINES = 3
 def _route(requests_fd: int, answers_fd: int, tools: str) -> None:
     """Hand each request to the process of its machine, starting that when there is none."""
     machines: dict[str, _Machine] = {}
+
+    def asked(request: dict[str, Any]) -> dict[str, Any] | None:
+        env = _at_import(request["env"])
+        key = json.dumps([request["gpu"], env, request["ahead"]], sort_keys=True)
+        machine = machines.pop(key, None)
+        if machine is None:
+            while len(machines) >= _MOST_MACHINES:
+                machines.pop(next(iter(machines))).close()
+            machine = _start(request["gpu"], env, tools, [requests_fd, answers_fd], machines.values())
+        answer = _ask(machine, request, requests_fd)
+        if answer is None or answer.get("kind") == "import":
+            machine.close()
+        else:
+            machines[key] = machine  # last: most recently used
+        return answer
+
     try:
         for request in _lines(requests_fd):
-            env = _at_import(request["env"])
-            key = json.dumps([request["gpu"], env], sort_keys=True)
-            machine = machines.pop(key, None)
-            if machine is None:
-                while len(machines) >= _MOST_MACHINES:
-                    machines.pop(next(iter(machines))).close()
-                machine = _start(request["gpu"], env, tools, [requests_fd, answers_fd], machines.values())
-            answer = _ask(machine, request, requests_fd)
+            answer = asked({**request, "ahead": True})
+            if answer is not None and answer.get("kind") == "too early":
+                answer = asked({**request, "ahead": False})
             if answer is None:
                 shutil.rmtree(request["scratch"], ignore_errors=True)
-                machine.close()
                 return
-            if answer.get("kind") == "import":
-                machine.close()
-            else:
-                machines[key] = machine  # last: most recently used
             _say(answers_fd, answer)
     finally:
         for machine in machines.values():
@@ -221,7 +227,12 @@ def _lines(requests_fd: int) -> Iterator[dict[str, Any]]:
 
 
 def _serve(requests_fd: int, answers_fd: int, tools: str) -> None:
+    read_ahead: frozenset[str] | None = None
     for request in _lines(requests_fd):
+        if request["build_s"] and request["ahead"] and read_ahead is None:
+            read_ahead = ahead.import_modules()
+            gc.freeze()
+        request["read_ahead"] = sorted(read_ahead or ())
         answer = _in_child(request, requests_fd, tools)
         if answer is None:
             shutil.rmtree(request["scratch"], ignore_errors=True)
