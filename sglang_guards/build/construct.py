@@ -315,11 +315,17 @@ def _construct(subject: Subject) -> Any:
     from sglang.srt.model_loader import loader
     from sglang.srt.model_loader.utils import get_model_architecture
 
+    names = _architectures(subject.config)
     with torch.device("cpu"):  # model files make tensors while they are imported
-        model_class, _ = get_model_architecture(subject.config)
+        try:
+            model_class, _ = get_model_architecture(subject.config)
+        except Exception:
+            # Of a registry without the class: SGLang leaves out what it cannot import, and so do we what it names.
+            if classes.registered(names):
+                raise
+            raise NotBuilt(classes.missing(names)) from None
     if model_class.__name__.startswith(_FALLBACK):
-        names = ", ".join(_architectures(subject.config))
-        raise NotBuilt(f"this SGLang has no model class {names}, or it cannot be imported here")
+        raise NotBuilt(classes.missing(names))
     is_draft = subject.name == "draft"
     load_config = LoadConfig(load_format="dummy")
     if is_draft and hasattr(load_config, "draft_model_idx"):

@@ -31,8 +31,6 @@ from sglang_guards.preflight import plugins, resolve, simulated_gpu
 
 #: Variables that every check sets: nothing may go to the network.
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-#: Variables that SGLang and FlashInfer read at import: a machine is imported for each setting.
-_AT_IMPORT = ("SGLANG_", "SGL_", "FLASHINFER_")
 _POLL_S = 5.0
 
 
@@ -123,11 +121,16 @@ def _route(requests_fd: int, answers_fd: int, tools: str) -> None:
 
 
 def _at_import(env: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name: value
-        for name, value in env.items()
-        if name.startswith(_AT_IMPORT) and not name.startswith("SGLANG_GUARDS")
-    }
+    """What SGLang, a fork or FlashInfer may read at import: all but our own."""
+    return {k: v for k, v in env.items() if not k.startswith("SGLANG_GUARDS") or k == plugins.VARIABLE}
+
+
+def _set_environment(env: Mapping[str, str], tools: str) -> None:
+    os.environ.clear()
+    os.environ.update(env)
+    os.environ.update(OFFLINE)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    os.environ["PATH"] = f"{tools}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
 
 def _start(
@@ -149,9 +152,7 @@ def _start(
                 *(f for m in others for f in (m.requests, m.answers)),
             ):
                 os.close(fd)
-            for name in _at_import(os.environ):
-                del os.environ[name]
-            os.environ.update(env)
+            _set_environment(env, tools)
             _be(Gpu(**gpu), requests_read, answers_write, tools)
         os._exit(0)
     os.close(requests_read)
@@ -265,11 +266,7 @@ def _child(request: dict[str, Any], write_fd: int, log_fd: int, tools: str) -> N
         os.setsid()
         os.dup2(log_fd, 1)
         os.dup2(log_fd, 2)
-        os.environ.clear()
-        os.environ.update(request["env"])
-        os.environ.update(OFFLINE)
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        os.environ["PATH"] = f"{tools}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        _set_environment(request["env"], tools)
         os.chdir(request["cwd"])
         answer = resolve.answer(request)
     except BaseException as error:
