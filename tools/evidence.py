@@ -191,7 +191,8 @@ def measure(name: str) -> dict[str, Any]:
     """Run one and read its figures; raises RuntimeError where it fails or prints none."""
     run = RUNS[name]
     env = {k: v for k, v in os.environ.items() if not k.startswith("SGLANG_GUARDS")}
-    env |= {k: v for k, v in os.environ.items() if k == "SGLANG_GUARDS_TREES"} | dict(run.env)
+    env |= {k: v for k, v in os.environ.items() if k == "SGLANG_GUARDS_TREES"}
+    env |= run.env
     began = time.monotonic()
     done = subprocess.run(
         [sys.executable, *run.words],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +37,6 @@ class MoeShape:
         return self.inter > 0 and (
             self.dtype != "fp8" or (self.inter % BLOCK == 0 and self.hidden % BLOCK == 0)
         )
-
-    def with_dtype(self, dtype: str) -> MoeShape:
-        return replace(self, dtype=dtype)
 
     # -- what the layer must do at least -------------------------------------------------------------------------
 

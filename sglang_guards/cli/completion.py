@@ -1,4 +1,8 @@
-"""``sglang-guards completion bash|zsh``: a static completion script made from the parser."""
+"""``sglang-guards completion bash|zsh``: a static completion script made from the parser.
+
+Not shtab: tried with 1.13, it offers nothing behind `--`, where the launch stands, and no words for an argument that
+takes others too (`--gpu 8xH200`, rule ids).
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sglang_guards import __version__, redact, sglang_compat
+from sglang_guards import __version__, flags, redact, sglang_compat
 from sglang_guards.errors import LaunchRefused
 from sglang_guards.judge import judge
 from sglang_guards.launch.collect import DUMMY_PATHS, collect
@@ -173,16 +173,13 @@ def typed_flags(argv: Sequence[str], fields: Sequence[str]) -> dict[str, str]:
     """Field -> flag as typed, told from a command line without building SGLang's parser (which costs more)."""
     typed: dict[str, str] = {}
     known = set(fields)
-    for index, token in enumerate(argv):
-        if not token.startswith("--") or token == "--":
-            continue
-        name, equals, _ = token[2:].partition("=")
-        key = _ALIASES.get(name.replace("-", "_"), name.replace("-", "_"))
+    for flag in flags.typed(argv):
+        name = flag.name[2:].replace("-", "_")
+        key = _ALIASES.get(name, name)
         if key not in known:
             longer = [field for field in fields if field.startswith(key)]
             if len(longer) != 1:
                 continue
             key = longer[0]
-        following = argv[index + 1] if index + 1 < len(argv) and not argv[index + 1].startswith("--") else ""
-        typed[key] = token if equals else f"{token} {following}".strip()
+        typed[key] = flag.text
     return typed

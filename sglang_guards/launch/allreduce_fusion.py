@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from packaging.version import InvalidVersion, Version
 
+from sglang_guards.launch import parallel
 from sglang_guards.launch.facts import Launch, MissingFact
 from sglang_guards.source import distribution
 from sglang_guards.source.models import fusion_contract
@@ -38,11 +39,6 @@ def is_explicit(launch: Launch) -> bool:
     return launch.given(BACKEND) or launch.given(SWITCH)
 
 
-def dp_attention(launch: Launch) -> bool:
-    """Whether attention runs data-parallel (0.5.22 and later keep it in attn_dp_size)."""
-    return bool(launch.get("args.enable_dp_attention")) or (launch.get("args.attn_dp_size") or 1) > 1
-
-
 def generation(launch: Launch) -> int | None:
     """Major compute capability of a CUDA GPU (9, 10, 12), None elsewhere. Raises MissingFact without a GPU."""
     return int(launch["gpu.sm"]) // 10 if launch["gpu.platform"] == "cuda" else None
@@ -59,7 +55,7 @@ def is_active(launch: Launch) -> bool:
         is_on(launch)
         and (launch["args.tp_size"] or 1) > 1
         and has_kernel(launch)
-        and not dp_attention(launch)
+        and not parallel.dp_attention(launch)
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sglang_guards import sglang_compat
-from sglang_guards.launch import allreduce_fusion
+from sglang_guards.launch import allreduce_fusion, parallel
 from sglang_guards.launch.environment import env_bool
 from sglang_guards.launch.facts import Launch, MissingFact
 from sglang_guards.source.models import fusion_contract
@@ -169,7 +169,7 @@ def _refusals(launch: Launch) -> Iterator[str]:
         yield "TP is 1"
     if (launch["args.nnodes"] or 1) > 1:
         yield "more than one node"
-    if allreduce_fusion.dp_attention(launch):
+    if parallel.dp_attention(launch):
         yield "data-parallel attention makes it a no-op"
     if str(launch["args.moe_a2a_backend"] or "none") != "none":
         yield f"the experts use {launch.flag('moe_a2a_backend')}"

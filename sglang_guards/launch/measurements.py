@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sglang_guards.launch.facts import Launch, MissingFact
+from sglang_guards.launch.parallel import experts_tp_of
 from sglang_guards.launch.profile import DECODE, PREFILL, Profile, load_profile, mean_gain, shipped_results
 from sglang_guards.source.fingerprint import fingerprint as fingerprint_of
 
@@ -81,10 +82,8 @@ def shape_key(launch: Launch, *, with_shared: bool = False) -> str:
     `with_shared` counts the shared experts among the routed ones, as SGLang does where it fuses them. Raises
     MissingFact when a size is not known.
     """
-    tp, ep = int(launch["args.tp_size"]), max(1, int(launch["args.ep_size"]))
-    width = int(launch["model.moe_intermediate_size"]) // max(
-        1, tp // ep // int(launch.get("args.moe_dp_size") or 1)
-    )
+    ep = max(1, int(launch["args.ep_size"]))
+    width = int(launch["model.moe_intermediate_size"]) // experts_tp_of(launch)
     kind = "fp8" if "fp8" in str(launch["model.quant_kind"]) else "bf16"
     shared = int(launch["model.num_shared_experts"]) if with_shared else 0
     experts, top_k = int(launch["model.num_experts"]) // ep + shared, int(launch["target.top_k"]) + shared

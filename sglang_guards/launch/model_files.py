@@ -10,7 +10,6 @@ from typing import Any
 from sglang_guards.errors import CouldNotCheck
 
 CONFIG = "config.json"
-QUANT_CONFIG = "hf_quant_config.json"
 #: Files that are linked beside a rewritten config: small ones that resolution may read, never code or weights.
 _BESIDE = (".json", ".txt", ".jinja", ".model", ".tiktoken", ".yaml")
 

@@ -24,6 +24,7 @@ from sglang_guards.launch.checkpoint import is_ignored, text_config
 from sglang_guards.launch.environment import env_bool
 from sglang_guards.launch.fact import Fact, Facts
 from sglang_guards.launch.moe_runner import Query, Runner, runner_of
+from sglang_guards.launch.parallel import experts_tp
 
 
 def facts(launch: Facts, which: str) -> Mapping[str, Fact]:
@@ -187,7 +188,7 @@ class _Layers:
         size, tp, ep = self.get("moe_intermediate_size"), self.arg("tp_size"), self.arg("ep_size")
         if not (isinstance(size, int) and isinstance(tp, int) and isinstance(ep, int)) or tp < 1 or ep < 1:
             return None
-        return size // max(1, tp // ep // int(self.arg("moe_dp_size") or 1))
+        return size // experts_tp(tp, ep, self.arg("moe_dp_size"))
 
     def top_k(self) -> tuple[int | None, str]:
         routed = self.get("top_k")

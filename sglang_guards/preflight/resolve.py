@@ -7,25 +7,29 @@ checkpoint); ``refused`` (SGLang's resolution says no, which is a finding); ``tr
 from __future__ import annotations
 
 import argparse
-import linecache
 import os
-import socket
-import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from sglang_guards import sglang_compat
 from sglang_guards.build import construct, headers, stand_ins
 from sglang_guards.build.model import BuildResult
 from sglang_guards.errors import CouldNotCheck
-from sglang_guards.launch import collect, model_files
-from sglang_guards.launch.environment import env_bool
+from sglang_guards.launch import collect
 from sglang_guards.launch.facts import Fact
 from sglang_guards.launch.gpus import Gpu
-from sglang_guards.preflight import options, plain_config, plugins, refusals, simulated_gpu, target_machine
-from sglang_guards.source import find
+from sglang_guards.preflight import (
+    failure,
+    local_model,
+    offline,
+    options,
+    plain_config,
+    plugins,
+    simulated_gpu,
+    target_machine,
+)
+from sglang_guards.preflight.messages import Answer, Request
+from sglang_guards.preflight.parsed import Parsed
 
 
 class _Usage(Exception):
@@ -36,35 +40,12 @@ class _TooEarly(Exception):
     """This process imported what reads a variable that the resolution has now changed."""
 
 
-@dataclass
-class _Parsed:
-    """What SGLang's parser saw; filled while `prepare_server_args` runs."""
-
-    request: Mapping[str, Any]
-    table: tuple[options.Option, ...] = ()
-    merged: tuple[str, ...] = ()
-    given: dict[str, Any] = field(default_factory=dict)
-    done: bool = False
-    #: Temporary folder -> the model path that the operator gave.
-    stands_for: dict[str, str] = field(default_factory=dict)
-    draft_unknown: bool = False
-    #: Model types that are judged from the JSON alone.
-    plain_types: list[str] = field(default_factory=list)
-    #: Packages of other plugins that were loaded.
-    plugins: tuple[str, ...] = ()
-    #: The folder of the target's checkpoint, where it is on this machine.
-    checkpoint: Path | None = None
-    problems: list[str] = field(default_factory=list)
-    #: The environment before SGLang's resolution.
-    env: Mapping[str, str] = field(default_factory=dict)
-
-
-def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+def answer(request: Request) -> Answer:
     """Parse, resolve and collect one launch. Never raises for what an operator can get wrong."""
     env = dict(os.environ)
-    _no_network()
+    offline.no_network()
     simulated_gpu.tell_tools(Gpu(**request["gpu"]))
-    parsed = _Parsed(request, env=env)
+    parsed = Parsed(request, env=env)
     try:
         parsed.plugins = plugins.load()
         args = _serve_args(request["args"]) if request["serve"] else list(request["args"])
@@ -76,16 +57,17 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     except _Usage as error:
         result = {"kind": "usage", "message": str(error)}
     except ImportError as error:
-        result = _trouble(error) | _of_plain_types(parsed)
+        result = failure.trouble(error, parsed)
     except stand_ins.CannotTell as error:
         result = {"kind": "trouble", "message": f"SGLang's resolution asks {error}"}
     except (Exception, SystemExit) as error:
-        result = _failure(error, parsed)
+        result = failure.failure(error, parsed)
     result["table"] = [option.to_dict() for option in parsed.table]
     result["from_config"] = list(_only_in_config(request["args"], parsed))
     result["merged"] = list(parsed.merged)
     result["given"] = {name: collect.plain(value) for name, value in parsed.given.items()}
-    return {k: _renamed(v, parsed.stands_for) if k != "table" else v for k, v in result.items()}
+    renamed = {k: _renamed(v, parsed.stands_for) if k != "table" else v for k, v in result.items()}
+    return cast(Answer, renamed)
 
 
 def _serve_args(args: Sequence[str]) -> list[str]:
@@ -106,7 +88,7 @@ def _serve_args(args: Sequence[str]) -> list[str]:
     return words
 
 
-def _resolve_any_type(args: list[str], parsed: _Parsed) -> dict[str, Any]:
+def _resolve_any_type(args: list[str], parsed: Parsed) -> Answer:
     """Resolve; once more with a plain config for each model type that transformers turns out not to know."""
     env = dict(os.environ)
     while True:
@@ -125,7 +107,7 @@ def _resolve_any_type(args: list[str], parsed: _Parsed) -> dict[str, Any]:
             os.environ.update(env)
 
 
-def _resolve(args: list[str], parsed: _Parsed) -> dict[str, Any]:
+def _resolve(args: list[str], parsed: Parsed) -> Answer:
     from sglang.srt.server_args import prepare_server_args
 
     original = argparse.ArgumentParser.parse_args
@@ -174,14 +156,14 @@ def _resolve(args: list[str], parsed: _Parsed) -> dict[str, Any]:
     }
 
 
-def _not_too_early(parsed: _Parsed) -> None:
+def _not_too_early(parsed: Parsed) -> None:
     """A worker imports the model's modules after the resolution, with the variables that this one sets."""
     read = parsed.request.get("read_ahead") or ()
     if any(parsed.env.get(name) != os.environ.get(name) for name in read):
         raise _TooEarly
 
 
-def _tensors(parsed: _Parsed) -> headers.Tensors | None:
+def _tensors(parsed: Parsed) -> headers.Tensors | None:
     """What the checkpoint's files say of its tensors, where the checkpoint is here."""
     if parsed.checkpoint is None:
         return None
@@ -192,7 +174,7 @@ def _tensors(parsed: _Parsed) -> headers.Tensors | None:
         return None
 
 
-def _built(server_args: Any, view: Any, parsed: _Parsed) -> dict[str, Any] | None:
+def _built(server_args: Any, view: Any, parsed: Parsed) -> dict[str, Any] | None:
     """What SGLang's own constructors say of the launch, or why they could not be asked."""
     if str(view.model_path).lower() in collect.DUMMY_PATHS:
         return None
@@ -213,7 +195,7 @@ def _built(server_args: Any, view: Any, parsed: _Parsed) -> dict[str, Any] | Non
 
 
 def _parse(
-    original: Any, parser: argparse.ArgumentParser, words: list[str], parsed: _Parsed
+    original: Any, parser: argparse.ArgumentParser, words: list[str], parsed: Parsed
 ) -> argparse.Namespace:
     """SGLang's parser on the merged arguments, with what we need to know noted on the way."""
     from sglang.srt.server_args import ServerArgs
@@ -227,7 +209,7 @@ def _parse(
     parsed.given = _given(original, parser, list(edited), fields)
     parsed.stands_for |= target_machine.stand_in_devices(vars(namespace))
     target_machine.take_for_granted(parsed.given | _devices(namespace), os.environ, edited)
-    _prepare_model(namespace, parsed)
+    local_model.prepare_model(namespace, parsed)
     return namespace
 
 
@@ -265,142 +247,10 @@ def _given(
     return {names.get(dest, dest): value for dest, value in values.items()}
 
 
-def _prepare_model(namespace: argparse.Namespace, parsed: _Parsed) -> None:
-    """Point the model path at something that can be read offline, or say why it cannot."""
-    request, path = parsed.request, str(namespace.model_path)
-    if path.lower() in collect.DUMMY_PATHS:
-        return
-    given = request.get("model_config")
-    if given:
-        file = Path(given)
-        folder = file if file.is_dir() else file.parent
-        parsed.checkpoint = folder
-        namespace.model_path = _laid_out(model_files.read(file), folder, path, parsed)
-    else:
-        revision = getattr(namespace, "revision", None)
-        namespace.model_path = _readable(path, revision, parsed)
-        local = Path(path).expanduser()
-        parsed.checkpoint = local if local.is_dir() else _cached(path, revision)
-    draft = getattr(namespace, "speculative_draft_model_path", None)
-    if draft is None:
-        return
-    if draft == path:
-        namespace.speculative_draft_model_path = namespace.model_path
-        return
-    try:
-        namespace.speculative_draft_model_path = _readable(draft, None, parsed)
-    except CouldNotCheck:
-        # SGLang needs some config to resolve with; the draft's facts stay unknown.
-        parsed.draft_unknown = True
-        namespace.speculative_draft_model_path = namespace.model_path
-
-
-def _laid_out(config: dict[str, Any], beside: Path, path: str, parsed: _Parsed) -> str:
-    folder = str(model_files.lay_out(config, beside, path, Path(parsed.request["scratch"])))
-    parsed.stands_for[folder] = path
-    return folder
-
-
-def _readable(path: str, revision: str | None, parsed: _Parsed) -> str:
-    """`path` itself, or a copy of its config without code; raises `CouldNotCheck` when it is not on this machine."""
-    local = Path(path).expanduser()
-    if local.is_dir():
-        if not (local / model_files.CONFIG).exists():
-            if any(local.iterdir()):
-                return path
-            raise CouldNotCheck(f"model path {path} is an empty folder", "give the folder of the checkpoint")
-        config = model_files.read(local)
-        return _laid_out(config, local, path, parsed) if model_files.has_code(config) else path
-    if local.is_file():
-        return path
-    if model_files.looks_local(path) and "://" not in path:
-        raise CouldNotCheck(f"model path {path} does not exist", "correct --model-path")
-    snapshot = None if "://" in path or _modelscope() else _cached(path, revision)
-    if snapshot is None:
-        raise CouldNotCheck(
-            f"model {path} is neither a folder here nor in this machine's Hugging Face cache, and check stays offline",
-            "give the checkpoint's config.json with --model-config PATH",
-        )
-    config = model_files.read(snapshot)
-    return _laid_out(config, snapshot, path, parsed) if model_files.has_code(config) else path
-
-
-def _modelscope() -> bool:
-    return env_bool(os.environ, "SGLANG_USE_MODELSCOPE", find())
-
-
-def _cached(repo: str, revision: str | None) -> Path | None:
-    from huggingface_hub import try_to_load_from_cache
-
-    try:
-        found = try_to_load_from_cache(repo, model_files.CONFIG, revision=revision)
-    except ValueError:  # not a repository id
-        return None
-    return Path(found).parent if isinstance(found, str) else None
-
-
-def _only_in_config(args: Sequence[str], parsed: _Parsed) -> tuple[str, ...]:
+def _only_in_config(args: Sequence[str], parsed: Parsed) -> tuple[str, ...]:
     """Fields that only the --config file sets."""
     typed_here = {use.option.field for use in options.uses(args, parsed.table)}
     return tuple(sorted({u.option.field for u in options.uses(parsed.merged, parsed.table)} - typed_here))
-
-
-def _failure(error: BaseException, parsed: _Parsed) -> dict[str, Any]:
-    message = _reason(error)
-    if not parsed.done:
-        return {"kind": "config", "message": message}
-    if unknown := plain_config.unknown_type(error):
-        return {"kind": "unknown type", "model_type": unknown}
-    if "trust_remote_code" in str(error):
-        return {
-            "kind": "trouble",
-            "message": "the checkpoint needs code that it brings, and code of a checkpoint is never run",
-        }
-    doubt = refusals.doubt(error, parsed.plugins)
-    if doubt is not None and not doubt.reason:
-        return _trouble(error) | _of_plain_types(parsed)
-    if doubt is None and parsed.plain_types:
-        return _trouble(error) | _of_plain_types(parsed)
-    if doubt is not None:
-        place = f" ({where})" if (where := _where(error)) else ""
-        return {"kind": "trouble", "message": f"{doubt.reason}: {message}{place}", "hint": doubt.hint}
-    if parsed.draft_unknown:
-        return {
-            "kind": "trouble",
-            "message": f"SGLang could not resolve the launch while the draft model is unknown: {message}",
-        }
-    return {"kind": "refused", "message": message, "where": _where(error)}
-
-
-def _of_plain_types(parsed: _Parsed) -> dict[str, Any]:
-    """For a failure that fields may have caused that the JSON does not have."""
-    return {"model_type": parsed.plain_types[0]} if parsed.plain_types else {}
-
-
-def _trouble(error: BaseException) -> dict[str, Any]:
-    place = f" ({where})" if (where := _where(error)) else ""
-    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    return {"kind": "trouble", "message": f"{type(error).__name__}: {_reason(error)}{place}", "trace": trace}
-
-
-def _reason(error: BaseException) -> str:
-    """The first line of what was raised; an assertion without text is its own source line."""
-    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-    if lines:
-        return lines[0]
-    frame = traceback.extract_tb(error.__traceback__)[-1:]
-    return (linecache.getline(frame[0].filename, frame[0].lineno or 0).strip() if frame else "") or type(
-        error
-    ).__name__
-
-
-def _where(error: BaseException) -> str:
-    """``sglang/srt/…:line`` of the innermost frame in SGLang."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        _, found, rest = frame.filename.rpartition("/sglang/")
-        if found:
-            return f"sglang/{rest}:{frame.lineno}"
-    return ""
 
 
 def _renamed(value: Any, names: Mapping[str, str]) -> Any:
@@ -414,32 +264,3 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
     if isinstance(value, list):
         return [_renamed(v, names) for v in value]
     return value
-
-
-def _no_network() -> None:
-    """Refuse every connection that would leave this machine, whatever asks for it."""
-    connect = socket.socket.connect
-
-    def guarded(self: socket.socket, address: Any) -> None:
-        local = self.family == socket.AF_UNIX or (isinstance(address, tuple) and address[0] in _LOOPBACK)
-        if self.type & socket.SOCK_STREAM and not local:
-            raise OSError("sglang-guards check stays offline")
-        connect(self, address)
-
-    lookup = socket.getaddrinfo
-
-    def getaddrinfo(host: Any, *args: Any, **kwargs: Any) -> Any:
-        name = host.decode() if isinstance(host, bytes) else host
-        if name is None or name in _LOOPBACK or name == socket.gethostname() or _is_number(name):
-            return lookup(host, *args, **kwargs)
-        raise socket.gaierror(socket.EAI_NONAME, "sglang-guards check stays offline")
-
-    socket.socket.connect = guarded  # type: ignore[method-assign,assignment]
-    socket.getaddrinfo = getaddrinfo
-
-
-_LOOPBACK = frozenset({"", "localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})
-
-
-def _is_number(host: str) -> bool:
-    return ":" in host or host.replace(".", "").isdigit()

@@ -23,11 +23,12 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from sglang_guards.build import ahead, construct, stand_ins, torch_on_meta
 from sglang_guards.launch.gpus import Gpu
 from sglang_guards.preflight import plugins, resolve, simulated_gpu
+from sglang_guards.preflight.messages import Answer, Request
 
 #: Variables that every check sets: nothing may go to the network.
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
@@ -55,7 +56,7 @@ def main(answers_fd: int, tools: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _prepare() -> dict[str, Any]:
+def _prepare() -> Answer:
     try:
         simulated_gpu.hide()
         plugins.leave_out()
@@ -91,7 +92,7 @@ def _route(requests_fd: int, answers_fd: int, tools: str) -> None:
     """Hand each request to the process of its machine, starting that when there is none."""
     machines: dict[str, _Machine] = {}
 
-    def asked(request: dict[str, Any]) -> dict[str, Any] | None:
+    def asked(request: Request) -> Answer | None:
         env = _at_import(request["env"])
         key = json.dumps([request["gpu"], env, request["ahead"]], sort_keys=True)
         machine = machines.pop(key, None)
@@ -173,7 +174,7 @@ def _be(gpu: Gpu, requests_fd: int, answers_fd: int, tools: str) -> None:
     _serve(requests_fd, answers_fd, tools)
 
 
-def _ask(machine: _Machine, request: dict[str, Any], requests_fd: int) -> dict[str, Any] | None:
+def _ask(machine: _Machine, request: Request, requests_fd: int) -> Answer | None:
     """One answer of a machine; None when the caller is gone."""
     data = (json.dumps(request) + "\n").encode()
     try:
@@ -194,7 +195,7 @@ def _ask(machine: _Machine, request: dict[str, Any], requests_fd: int) -> dict[s
             buffer += chunk
         elif requests_fd in ready:  # one request at a time: readable means closed
             return None
-    return dict(json.loads(buffer))
+    return cast(Answer, json.loads(buffer))
 
 
 def _first_line(error: BaseException) -> str:
@@ -202,14 +203,14 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
 
-def _say(fd: int, answer: dict[str, Any]) -> None:
+def _say(fd: int, answer: Answer) -> None:
     data = (json.dumps(answer) + "\n").encode()
     with contextlib.suppress(BrokenPipeError):
         while data:
             data = data[os.write(fd, data) :]
 
 
-def _lines(requests_fd: int) -> Iterator[dict[str, Any]]:
+def _lines(requests_fd: int) -> Iterator[Request]:
     """Requests until the pipe closes, or the caller ended while a stray copy of the pipe keeps it open."""
     parent = os.getppid()
     buffer = b""
@@ -224,7 +225,7 @@ def _lines(requests_fd: int) -> Iterator[dict[str, Any]]:
                 return
             buffer += chunk
         line, _, buffer = buffer.partition(b"\n")
-        yield dict(json.loads(line))
+        yield json.loads(line)
 
 
 def _serve(requests_fd: int, answers_fd: int, tools: str) -> None:
@@ -241,7 +242,7 @@ def _serve(requests_fd: int, answers_fd: int, tools: str) -> None:
         _say(answers_fd, answer)
 
 
-def _in_child(request: dict[str, Any], requests_fd: int, tools: str) -> dict[str, Any] | None:
+def _in_child(request: Request, requests_fd: int, tools: str) -> Answer | None:
     """One request in a process of its own; None when the caller is gone."""
     read_fd, write_fd = os.pipe()
     log = tempfile.TemporaryFile()  # noqa: SIM115
@@ -261,7 +262,7 @@ def _in_child(request: dict[str, Any], requests_fd: int, tools: str) -> dict[str
         log.close()
 
 
-def _child(request: dict[str, Any], write_fd: int, log_fd: int, tools: str) -> None:
+def _child(request: Request, write_fd: int, log_fd: int, tools: str) -> None:
     try:
         os.setsid()
         os.dup2(log_fd, 1)
@@ -276,7 +277,7 @@ def _child(request: dict[str, Any], write_fd: int, log_fd: int, tools: str) -> N
     os._exit(0)
 
 
-def _collect(pid: int, read_fd: int, requests_fd: int, timeout_s: float) -> dict[str, Any] | None:
+def _collect(pid: int, read_fd: int, requests_fd: int, timeout_s: float) -> Answer | None:
     data = b""
     deadline = time.monotonic() + timeout_s
     try:
@@ -292,7 +293,7 @@ def _collect(pid: int, read_fd: int, requests_fd: int, timeout_s: float) -> dict
                 chunk = os.read(read_fd, 1 << 20)
                 data += chunk
                 if data.endswith(b"\n"):
-                    return dict(json.loads(data))
+                    return cast(Answer, json.loads(data))
                 if not chunk:
                     _, status = os.waitpid(pid, 0)
                     pid = 0

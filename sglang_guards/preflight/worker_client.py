@@ -14,10 +14,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import cast
 
 from sglang_guards.errors import CouldNotCheck
 from sglang_guards.preflight import plugins
+from sglang_guards.preflight.messages import Answer, Request
 
 #: Seconds for SGLang's import (4 to 6 on a small machine, more on a cold disk), one resolution, and one build.
 IMPORT_S = 180.0
@@ -75,7 +76,7 @@ class Helper:
             self.close()
             raise
 
-    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def ask(self, request: Request) -> Answer:
         """One answer. Raises `CouldNotCheck` when the helper is gone or hangs."""
         data = (json.dumps(request) + "\n").encode()
         stdin = self._process.stdin
@@ -92,7 +93,7 @@ class Helper:
             raise _cannot_import(answer)
         return answer
 
-    def _read(self, timeout_s: float) -> dict[str, Any]:
+    def _read(self, timeout_s: float) -> Answer:
         deadline = time.monotonic() + timeout_s
         while b"\n" not in self._buffer:
             left = deadline - time.monotonic()
@@ -106,7 +107,7 @@ class Helper:
                 raise CouldNotCheck(f"the process that resolves launches ended with exit code {code}")
             self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\n")
-        return dict(json.loads(line))
+        return cast(Answer, json.loads(line))
 
     @property
     def alive(self) -> bool:
@@ -134,7 +135,7 @@ class Helper:
             shutil.rmtree(self._tools, ignore_errors=True)
 
 
-def _cannot_import(answer: Mapping[str, Any]) -> CouldNotCheck:
+def _cannot_import(answer: Answer) -> CouldNotCheck:
     return CouldNotCheck(
         f"SGLang cannot be imported here: {answer.get('message')}",
         "install what it needs into this Python environment",
@@ -157,7 +158,7 @@ def _key(env: Mapping[str, str]) -> _Key:
     return os.getpid(), sys.executable, tuple(_search_path(env)), tuple(matters)
 
 
-def ask(request: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
+def ask(request: Request, env: Mapping[str, str]) -> Answer:
     """Ask the helper for this environment, starting it when there is none."""
     with _lock:
         key = _key(env)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from sglang_guards import flags
 from sglang_guards.report.model import Report
 
 _FROM = {"given": "given", "config": "config.json", "assumed": "--gpu", "machine": "this machine"}
@@ -41,11 +42,7 @@ class _Facts:
 
     def typed(self, start: str) -> str | None:
         """The value typed for the first flag that begins so."""
-        for at, word in enumerate(self._argv):
-            if word.startswith(start):
-                _, sign, value = word.partition("=")
-                return value if sign else next(iter(self._argv[at + 1 : at + 2]), None)
-        return None
+        return next((flag.value for flag in flags.typed(self._argv) if flag.name.startswith(start)), None)
 
     def origin(self, *names: str) -> str:
         """How the first fact that is there was come by."""

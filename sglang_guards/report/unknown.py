@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from sglang_guards import flags
 from sglang_guards.report.model import Report
 
 #: A missing fact -> what is not known. Others are named as they are.
@@ -39,7 +40,7 @@ def without_build(report: Report) -> Report:
 
 def anything(report: Report) -> bool:
     """Whether a rule, the runner, or a flag that was typed could not be judged."""
-    typed = {word.partition("=")[0] for word in report.argv if word.startswith("--")}
+    typed = {flag.name for flag in flags.typed(report.argv)}
     rows = any(row.effect == "unknown" and row.flag in typed for row in report.flags)
     return bool(report.skipped or report.unknown or rows)
 

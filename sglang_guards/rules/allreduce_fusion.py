@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sglang_guards.launch import allreduce_fusion, fusion_auto_enable
+from sglang_guards.launch import allreduce_fusion, fusion_auto_enable, parallel
 from sglang_guards.launch.facts import Launch
 from sglang_guards.report.model import Evidence, Severity
 from sglang_guards.rules import Violation, read_in, rule, set_to, sglang_issue, vllm_issue
@@ -95,8 +95,7 @@ def hybrid_ep(launch: Launch) -> Iterator[Violation]:
     ## Fix
     Switch fusion off, or use --ep-size 1 or --ep-size equal to --tp-size.
     """
-    tp, ep = launch["args.tp_size"] or 1, launch["args.ep_size"] or 1
-    experts_tp = tp // ep // int(launch["args.moe_dp_size"] or 1)
+    experts_tp, ep = parallel.experts_tp_of(launch), int(launch["args.ep_size"] or 1)
     if ep <= 1 or experts_tp <= 1:
         return
     if not allreduce_fusion.is_active(launch) or not allreduce_fusion.defers(launch):
@@ -259,7 +258,7 @@ def dp_attention(launch: Launch) -> Iterator[Violation]:
     ## Fix
     Remove the fusion flag, or DP attention.
     """
-    if allreduce_fusion.dp_attention(launch):
+    if parallel.dp_attention(launch):
         yield Violation(
             flags=flags(
                 launch, "enable_dp_attention" if launch["args.enable_dp_attention"] else "attn_dp_size"

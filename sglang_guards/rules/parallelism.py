@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from sglang_guards.launch.fact import MOST_RANKS
 from sglang_guards.launch.facts import Launch
+from sglang_guards.launch.parallel import dp_attention
 from sglang_guards.report.model import Severity
 from sglang_guards.rules import Violation, manual, rule, set_to, sglang_issue, unset
-from sglang_guards.rules.reports_common import NO_A2A, dp_attention, env_on, has_lora, major, runner_backend
+from sglang_guards.rules.reports_common import NO_A2A, env_on, has_lora, major, runner_backend
 
 #: Architectures built on DeepseekV2MoE, which reads SGLANG_SHARED_EXPERT_TP1.
 _DEEPSEEK_MOE = (

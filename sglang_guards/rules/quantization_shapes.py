@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from sglang_guards.launch.checkpoint import is_ignored
 from sglang_guards.launch.fact import MOST_RANKS
 from sglang_guards.launch.facts import Launch
+from sglang_guards.launch.parallel import experts_tp_of
 from sglang_guards.report.model import Severity
 from sglang_guards.rules import Change, Violation, manual, public_note, rule, set_to, sglang_issue
 from sglang_guards.rules.reports_common import NO_A2A, TRTLLM, env_on, ep_size
@@ -105,7 +106,7 @@ def _parts(launch: Launch) -> Iterator[Part]:
         and not _routed_fit_anyway(launch)
         and not _names(ignored, r"\bexperts\b")
     ):
-        ways = max(1, tp // ep // int(launch["args.moe_dp_size"] or 1))
+        ways = experts_tp_of(launch)
         split = f"TP {tp} / EP {ep}" if ep > 1 else f"TP {tp}, no expert parallelism"
         yield Part("the routed experts", "expert width", routed, ways, split, _EXPERTS)
     shared = _shared_width(launch)

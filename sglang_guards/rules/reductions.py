@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sglang_guards.launch.facts import Launch
+from sglang_guards.launch.parallel import dp_attention
 from sglang_guards.report.model import Severity
 from sglang_guards.rules import Violation, ask, rule, set_to, sglang_issue
 from sglang_guards.rules.parallelism import exit_sums
-from sglang_guards.rules.reports_common import dp_attention
 
 
 @rule(

@@ -65,8 +65,3 @@ def is_moe(launch: Launch) -> bool:
 def has_lora(launch: Launch) -> bool:
     """Whether adapters are on."""
     return launch["lora.enabled"] is True
-
-
-def dp_attention(launch: Launch) -> bool:
-    """DP attention by its flag or, where the flag is deprecated, by its size."""
-    return bool(launch["args.enable_dp_attention"]) or int(launch["args.attn_dp_size"] or 1) > 1

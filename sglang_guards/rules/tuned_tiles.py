@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sglang_guards.launch.facts import Launch
+from sglang_guards.launch.parallel import experts_tp_of
 from sglang_guards.report.model import Severity
 from sglang_guards.rules import Violation, manual, read_in, rule
 
@@ -62,10 +63,8 @@ def _file(launch: Launch) -> str | None:
     weights = {"unquantized": "", "fp8": ",dtype=fp8_w8a8"}.get(str(kind))
     if weights is None:
         return None
-    tp, ep = int(launch["args.tp_size"]), max(1, int(launch["args.ep_size"] or 1))
-    width = int(launch["model.moe_intermediate_size"]) // max(
-        1, tp // ep // int(launch["args.moe_dp_size"] or 1)
-    )
+    ways, ep = experts_tp_of(launch), max(1, int(launch["args.ep_size"] or 1))
+    width = int(launch["model.moe_intermediate_size"]) // ways
     experts = (int(launch["model.num_experts"]) + int(launch["args.ep_num_redundant_experts"] or 0)) // ep
     if launch["model.num_shared_experts"]:
         experts += int(launch["build.target.fused_shared_experts"])

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
 from sglang_guards.build import ahead
 from sglang_guards.preflight import resolve
+from sglang_guards.preflight.messages import Request
+from sglang_guards.preflight.parsed import Parsed
 
 READS: dict[str, Callable[[str], object]] = {
     "getenv": os.getenv,
@@ -28,8 +31,8 @@ def test_every_way_to_read_a_variable_is_noted(way: str, monkeypatch: pytest.Mon
     assert "ANOTHER_VARIABLE" not in names
 
 
-def parsed(read: list[str]) -> resolve._Parsed:
-    return resolve._Parsed({"read_ahead": read}, env={"KEPT": "1", "CHANGED": "1"})
+def parsed(read: list[str]) -> Parsed:
+    return Parsed(cast(Request, {"read_ahead": read}), env={"KEPT": "1", "CHANGED": "1"})
 
 
 def test_a_variable_that_the_resolution_changed_after_it_was_read(monkeypatch: pytest.MonkeyPatch) -> None:

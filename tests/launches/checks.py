@@ -26,7 +26,8 @@ def environment(release: str, **more: str) -> dict[str, str]:
 def check_all(release: str, launches: Sequence[dict[str, Any]], timeout: float = 600) -> list[dict[str, Any]]:
     """One JSON report per launch, or ``{"error": …}`` of exit 2.
 
-    A launch has `argv`, `gpu`, a `model` key, and where needed what it adds to `env`; its model is built only with `build`.
+    A launch has `argv`, `gpu`, a `model` key, and where needed `env` (added to this one); it is built
+    only with `build`.
     """
     asked = [
         {

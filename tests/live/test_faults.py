@@ -1,4 +1,4 @@
-"""Generated faults, 2,000 in the matrix: each leaves the launch alone and leaves a line (faults.py has the kinds)."""
+"""Generated faults, at least 2,000 in the full matrix: each leaves the launch alone and is said in the log."""
 
 from __future__ import annotations
 

@@ -198,6 +198,12 @@ def _at(node: Function, place: Place, kind: type[ast.stmt]) -> list[ast.stmt]:
     return sorted(held, key=lambda n: n.lineno)
 
 
+def _if_at(node: Function, place: Place) -> ast.If | None:
+    """The innermost `if` that holds the line."""
+    held = _at(node, place, ast.If)
+    return held[-1] if held and isinstance(held[-1], ast.If) else None
+
+
 def _swap(node: Function, old: ast.stmt, new: list[ast.stmt]) -> bool:
     for parent in ast.walk(node):
         for name in ("body", "orelse", "finalbody"):
@@ -258,11 +264,9 @@ def negate_if(place: Place) -> Texts | None:
     """`if a: x else: y` becomes `if not a: y else: x`."""
 
     def change(node: Function, place: Place) -> bool:
-        held = _at(node, place, ast.If)
-        if not held:
+        one = _if_at(node, place)
+        if one is None:
             return False
-        one = held[-1]
-        assert isinstance(one, ast.If)
         one.test = ast.UnaryOp(ast.Not(), one.test)
         one.body, one.orelse = one.orelse or [ast.Pass()], one.body
         return True
@@ -274,11 +278,9 @@ def test_into_variable(place: Place) -> Texts | None:
     """`if a and b:` becomes `taken = a and b` and `if taken:`."""
 
     def change(node: Function, place: Place) -> bool:
-        held = _at(node, place, ast.If)
-        if not held:
+        one = _if_at(node, place)
+        if one is None:
             return False
-        one = held[-1]
-        assert isinstance(one, ast.If)
         keep = ast.Assign([ast.Name("taken", ast.Store())], one.test, lineno=one.lineno)
         one.test = ast.Name("taken", ast.Load())
         return _swap(node, one, [keep, one])
@@ -288,11 +290,9 @@ def test_into_variable(place: Place) -> Texts | None:
 
 def test_into_walrus(place: Place) -> Texts | None:
     def change(node: Function, place: Place) -> bool:
-        held = [] if _jitted(node) else _at(node, place, ast.If)
-        if not held:
+        one = None if _jitted(node) else _if_at(node, place)
+        if one is None:
             return False
-        one = held[-1]
-        assert isinstance(one, ast.If)
         one.test = ast.NamedExpr(ast.Name("taken", ast.Store()), one.test)
         return True
 
@@ -303,16 +303,13 @@ def test_into_lambda(place: Place) -> Texts | None:
     """The test is asked through a small function."""
 
     def change(node: Function, place: Place) -> bool:
-        held = [] if _jitted(node) else _at(node, place, ast.If)
-        if not held:
+        one = None if _jitted(node) else _if_at(node, place)
+        if one is None:
             return False
-        one = held[-1]
-        assert isinstance(one, ast.If)
-        one.test = ast.Call(ast.parse("lambda: 0", mode="eval").body, [], [])
-        test = copy.deepcopy(_at(copy.deepcopy(place.function), place, ast.If)[-1])  # type: ignore[arg-type]
-        assert isinstance(test, ast.If)
-        assert isinstance(one.test.func, ast.Lambda)
-        one.test.func.body = test.test
+        asked = ast.parse("lambda: 0", mode="eval").body
+        assert isinstance(asked, ast.Lambda)
+        asked.body = one.test
+        one.test = ast.Call(asked, [], [])
         return True
 
     return _edited(place, change)

@@ -32,6 +32,7 @@ _DEFAULTS: dict[str, Any] = {
     "nnodes": 1,
     "moe_a2a_backend": "none",
     "enable_dp_attention": False,
+    "attn_dp_size": 1,
     "enable_deterministic_inference": False,
     "rl_on_policy_target": None,
     "speculative_algorithm": None,

@@ -34,6 +34,7 @@ def launch(**changes: Any) -> Launch:
         "args.enable_fused_moe_sum_all_reduce": True,
         "args.tp_size": 4,
         "args.ep_size": 1,
+        "args.moe_dp_size": 1,
         "args.moe_runner_backend": "auto",
         "args.moe_a2a_backend": "none",
         "args.dtype": "auto",

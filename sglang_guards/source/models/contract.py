@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from sglang_guards.source.models.class_graph import Cls, Fn, Graph, calls, last_name
 from sglang_guards.source.syntax import evaluate
 from sglang_guards.source.syntax.nodes import walk
+from sglang_guards.source.syntax.prune import pruned
 from sglang_guards.source.tree import Code, Source
 
 _NORMS = "sglang/srt/layers/layernorm.py"
@@ -177,7 +178,7 @@ def _hands_over(graph: Graph, cls: Cls, code: Code) -> Contract | None:
     helpers = _marking_helpers(graph, code)
     told = set(_told(code))
     seeds = {_DECIDES, MARK, "postprocess_layer", *_SKIPS, *decided, *helpers, *told}
-    body = evaluate.pruned(getattr(code.node, "body", []), seeds)
+    body = pruned(getattr(code.node, "body", []), seeds)
     pinned = {_DECIDES: True} | dict.fromkeys(_OFF, False)
     for path in evaluate.paths(body, evaluate.World(pinned)):
         left = any(path.seen.get(name) is True for name in decided)
@@ -325,7 +326,7 @@ def _reduces_anyway(graph: Graph, cls: Cls) -> str | None:
         if not reducing:
             continue
         names = {_name(call) for call, _ in graph.calls(code) if id(call) in reducing}
-        body = evaluate.pruned(getattr(code.node, "body", []), {*names, *_SKIPS})
+        body = pruned(getattr(code.node, "body", []), {*names, *_SKIPS})
         for path in evaluate.paths(body, world):
             for node in (n for step in path.steps for n in step.live):
                 if id(node) in reducing:

@@ -9,7 +9,8 @@ from typing import Any
 
 from sglang_guards.source.probes.allreduce_fusion_backend import resolve_backend
 from sglang_guards.source.probes.args_resolution import OVERRIDES, SERVER_ARGS, field_declared
-from sglang_guards.source.syntax.evaluate import World, paths, statements, truth
+from sglang_guards.source.syntax.evaluate import World, paths, truth
+from sglang_guards.source.syntax.nodes import statements
 from sglang_guards.source.syntax.shape import plain
 from sglang_guards.source.syntax.slicing import Unknown
 from sglang_guards.source.tree import Answer, Code, Items, Source, decided, probe

@@ -15,7 +15,8 @@ from sglang_guards.source.probes.fused_sum_gate import (
     gate,
     mentions,
 )
-from sglang_guards.source.syntax.evaluate import Path, World, paths, pruned, terminal_name, truth
+from sglang_guards.source.syntax.evaluate import Path, World, paths, terminal_name, truth
+from sglang_guards.source.syntax.prune import pruned
 from sglang_guards.source.syntax.slicing import Unknown
 from sglang_guards.source.tree import Answer, Source, probe
 

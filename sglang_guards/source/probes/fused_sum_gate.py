@@ -8,7 +8,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sglang_guards.source.syntax.evaluate import UNKNOWN, Path, World, paths, pruned, statements, truth
+from sglang_guards.source.syntax.evaluate import UNKNOWN, Path, World, paths, truth
+from sglang_guards.source.syntax.nodes import statements
+from sglang_guards.source.syntax.prune import pruned
 from sglang_guards.source.syntax.slicing import Unknown, enclosing
 from sglang_guards.source.tree import Code, Source
 

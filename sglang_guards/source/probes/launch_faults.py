@@ -24,7 +24,6 @@ EAGLE3_FILES = (
     "sglang/srt/model_executor/model_runner_components/spec_aux_hidden_state.py",
     "sglang/srt/model_executor/model_runner.py",
 )
-MODEL_CONFIG = "sglang/srt/configs/model_config.py"
 RUNTIME_CONTEXT = "sglang/srt/runtime_context.py"
 PARALLEL_STATE = "sglang/srt/distributed/parallel_state.py"
 

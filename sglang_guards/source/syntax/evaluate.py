@@ -7,13 +7,12 @@ it is written, and says that it cannot tell as soon as something unknown decides
 from __future__ import annotations
 
 import ast
-import copy
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sglang_guards.source.syntax.nodes import children, walk
+from sglang_guards.source.syntax.nodes import children, own_parts, walk
 from sglang_guards.source.syntax.slicing import Unknown
 
 
@@ -209,7 +208,7 @@ def _walk(rest: list[ast.stmt], world: World, steps: list[Step] | None, found: l
     while rest:
         node, rest = rest[0], rest[1:]
         if steps is not None:
-            live = tuple(item for part in _own_parts(node) for item in world.live(part))
+            live = tuple(item for part in own_parts(node) for item in world.live(part))
             steps.append(Step(node, live))
         if isinstance(node, (ast.Return, ast.Raise)):
             found.append(Path(tuple(steps or ()), node, world.seen))
@@ -227,7 +226,7 @@ def _walk(rest: list[ast.stmt], world: World, steps: list[Step] | None, found: l
             rest = [*(node.body if test else node.orelse), *rest]
         elif isinstance(node, (ast.For, ast.While, ast.With, ast.Try)):
             rest = [*_block(node, world), *rest]
-        elif isinstance(node, _SIMPLE):
+        elif isinstance(node, SIMPLE):
             _simple(node, world)
         else:
             raise Unknown(f"line {node.lineno}: a {type(node).__name__} statement cannot be followed")
@@ -235,7 +234,7 @@ def _walk(rest: list[ast.stmt], world: World, steps: list[Step] | None, found: l
 
 
 #: Statements without nested ones that the evaluator understands; whatever is in no list is Unknown.
-_SIMPLE = (
+SIMPLE = (
     ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Pass, ast.Assert, ast.Delete, ast.Import,
     ast.ImportFrom, ast.Global, ast.Nonlocal, ast.Break, ast.Continue,
 )  # fmt: skip
@@ -266,7 +265,7 @@ def _bind_walrus(
     node: ast.stmt, world: World, whole: ast.expr | None = None, value: object = UNKNOWN
 ) -> None:
     """Names that `:=` binds in a statement's own expressions; the value is known where it is the whole of one."""
-    for part in _own_parts(node):
+    for part in own_parts(node):
         for item in walk(part):
             if isinstance(item, ast.NamedExpr):
                 _assign(item.target, value if item is whole else UNKNOWN, world)
@@ -308,142 +307,3 @@ def _assign(target: ast.expr, value: object, world: World) -> None:
             _assign(item, UNKNOWN, world)
     elif isinstance(target, ast.Starred):
         _assign(target.value, UNKNOWN, world)
-
-
-def _own_parts(node: ast.stmt) -> Iterator[ast.expr]:
-    """Expressions that the statement itself evaluates, without those of nested statements."""
-    for child in children(node):
-        if isinstance(child, ast.expr):
-            yield child
-        elif isinstance(child, ast.withitem):
-            yield child.context_expr
-
-
-def statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """All statements, nested ones too, without looking into expressions."""
-    for node in body:
-        yield node
-        for block in ("body", "orelse", "finalbody"):
-            yield from statements(getattr(node, block, ()))
-        for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
-            yield from statements(part.body)
-
-
-def pruned(body: Sequence[ast.stmt], seeds: set[str], *, decide_only: bool = False) -> list[ast.stmt]:
-    """The body without what cannot matter to `seeds`.
-
-    Keeps statements that name a seed, returns, and whatever assigns a name that these depend on: a function of
-    400 lines comes down to some thirty statements.
-
-    With `decide_only` statements that use a seed without assigning it are left out as well.
-    """
-    pruner = _Pruner(set() if decide_only else seeds, set(seeds))
-    while True:
-        before = len(pruner.wanted)
-        kept = pruner.prune(body)
-        if len(pruner.wanted) == before:
-            return kept
-
-
-@dataclass
-class _Pruner:
-    uses: set[str]
-    wanted: set[str]
-    names: dict[int, tuple[set[str], set[str]]] = field(default_factory=dict)
-
-    def of(self, node: ast.stmt) -> tuple[set[str], set[str]]:
-        """Names that the statement itself uses, names that it assigns."""
-        if id(node) not in self.names:
-            used: set[str] = set()
-            assigned: set[str] = set()
-            for part in _own_parts(node):
-                for item in walk(part):
-                    if isinstance(item, ast.Name):
-                        (used if isinstance(item.ctx, ast.Load) else assigned).add(item.id)
-                    elif isinstance(item, ast.Attribute):
-                        used.add(item.attr)
-            if isinstance(node, ast.AugAssign):
-                used |= assigned
-            self.names[id(node)] = used, assigned
-        return self.names[id(node)]
-
-    def prune(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
-        kept: list[ast.stmt] = []
-        for node in body:
-            if isinstance(node, (ast.If, ast.For, ast.While, ast.With, ast.Try)):
-                blocks = {name: self.prune(getattr(node, name, [])) for name in _BLOCKS}
-                used, assigned = self.of(node)
-                if any(blocks.values()) or assigned & self.wanted or self._in_handlers(node):
-                    self.wanted |= used
-                    kept.append(_with_blocks(node, blocks))
-            elif isinstance(node, ast.Return):
-                kept.append(node)
-            elif isinstance(node, _SIMPLE):
-                used, assigned = self.of(node)
-                if assigned & self.wanted:
-                    self.wanted |= used
-                    kept.append(node)
-                elif used & self.uses or assigned & self.uses:
-                    kept.append(node)
-            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not self._matters(node):
-                kept += [_unknown_value(node, name) for name in sorted(_rebound(node) & self.wanted)]
-            elif self._opaque(node):
-                kept.append(node)
-        return kept
-
-    def _matters(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-        """Whether a nested function uses a seed, or is called for a value that is wanted."""
-        return node.name in self.wanted or bool(_mentioned(node) & self.uses)
-
-    def _in_handlers(self, node: ast.stmt) -> bool:
-        """Whether what happens after an exception matters; such a `try` cannot be followed."""
-        return any(self._opaque(part) for handler in getattr(node, "handlers", ()) for part in handler.body)
-
-    def _opaque(self, node: ast.stmt) -> bool:
-        """Whether a statement of a kind that is not followed could matter: then it is kept, and is Unknown."""
-        if isinstance(node, ast.Raise):
-            return False
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            return self._matters(node)
-        leaves = any(isinstance(item, ast.Return) for item in walk(node)) and not isinstance(
-            node, ast.ClassDef
-        )
-        return leaves or bool(_mentioned(node) & (self.uses | self.wanted))
-
-
-def _mentioned(node: ast.AST) -> set[str]:
-    """Every name, attribute and keyword below a node."""
-    found: set[str] = set()
-    for item in walk(node):
-        if isinstance(item, ast.Name):
-            found.add(item.id)
-        elif isinstance(item, ast.Attribute):
-            found.add(item.attr)
-        elif isinstance(item, ast.keyword) and item.arg:
-            found.add(item.arg)
-    return found
-
-
-def _rebound(node: ast.AST) -> set[str]:
-    """Names of the outer function that a nested one may bind anew."""
-    return {
-        name for item in walk(node) if isinstance(item, (ast.Nonlocal, ast.Global)) for name in item.names
-    }
-
-
-def _unknown_value(node: ast.stmt, name: str) -> ast.stmt:
-    """The assignment of something unknown to a name, in the place of a statement."""
-    value = ast.Call(ast.Name("<unknown>", ast.Load()), [], [])
-    made = ast.Assign([ast.Name(name, ast.Store())], value)
-    return ast.fix_missing_locations(ast.copy_location(made, node))
-
-
-_BLOCKS = ("body", "orelse", "finalbody")
-
-
-def _with_blocks(node: ast.stmt, blocks: Mapping[str, list[ast.stmt]]) -> ast.stmt:
-    shell = copy.copy(node)
-    for name, block in blocks.items():
-        if name in node._fields:
-            setattr(shell, name, block or ([ast.Pass()] if name == "body" else []))
-    return shell

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator, Sequence
 
 
 def children(node: ast.AST) -> list[ast.AST]:
@@ -23,3 +24,22 @@ def walk(node: ast.AST) -> list[ast.AST]:
     for here in found:  # grows while it is gone through
         found += children(here)
     return found
+
+
+def own_parts(node: ast.stmt) -> Iterator[ast.expr]:
+    """Expressions that the statement itself evaluates, without those of nested statements."""
+    for child in children(node):
+        if isinstance(child, ast.expr):
+            yield child
+        elif isinstance(child, ast.withitem):
+            yield child.context_expr
+
+
+def statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """All statements, nested ones too, without looking into expressions."""
+    for node in body:
+        yield node
+        for block in ("body", "orelse", "finalbody"):
+            yield from statements(getattr(node, block, ()))
+        for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+            yield from statements(part.body)
