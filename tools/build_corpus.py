@@ -237,7 +237,8 @@ def line(row: Row) -> str:
     """One launch."""
     bad = [f"{f[0]} {f[2]} [{f[3]}]" for f in row.get("findings", ()) if f[0].startswith("BLD")]
     said = "; ".join([*row["disagrees"], *bad, row["why"], *row.get("notes", ())])
-    return f"{row['release']:12} {row['name']:48} {row['status']:10} {row['seconds']:5.1f} s {', '.join(row.get('layers', ()))} {said}"
+    head = f"{row['release']:12} {row['name']:48} {row['status']:10} {row['seconds']:5.1f} s"
+    return f"{head} {', '.join(row.get('layers', ()))} {said}"
 
 
 def summary(release: str, rows: list[Row]) -> str:

@@ -112,7 +112,10 @@ def test_only_where_every_way_ends_at_the_runner(method: type[Method], fault: bo
 
 @pytest.mark.parametrize(
     ("method", "doubt"),
-    [(Always, False), (Never, False), (KernelChosen, False), (OpenTest, True), (GlobalTest, False), (RaisesElse, False)],
+    [
+        (Always, False), (Never, False), (KernelChosen, False), (OpenTest, True), (GlobalTest, False),
+        (RaisesElse, False),
+    ],
 )  # fmt: skip
 def test_a_runner_that_may_be_passed_by(method: type[Method], doubt: bool) -> None:
     assert forward.may_pass_by_runner(method(), Layer()) is doubt
