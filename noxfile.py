@@ -12,10 +12,10 @@ nox.options.sessions = ["lint", "tests"]
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """ruff, ruff-format, mypy --strict, generated docs up to date."""
+    """ruff, ruff-format, mypy, generated docs up to date."""
     session.run(sys.executable, "-m", "ruff", "check", ".")
     session.run(sys.executable, "-m", "ruff", "format", "--check", ".")
-    session.run(sys.executable, "-m", "mypy", "sglang_guards")
+    session.run(sys.executable, "-m", "mypy")
     session.run("lint-imports")
     session.run(sys.executable, "tools/docs.py", "--check")
 

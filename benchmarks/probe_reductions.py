@@ -17,7 +17,13 @@ HIDDEN, ROWS, COLUMNS = 4096, 64, 128
 
 @triton.jit
 def touch(
-    out, rows, stride, ADD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCKS: tl.constexpr
+    out,
+    rows,
+    stride,
+    ADD: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    BLOCKS: tl.constexpr,
 ):
     pid = tl.program_id(0)
     block, column = pid // BLOCKS, pid % BLOCKS

@@ -53,7 +53,7 @@ def judge(
             except MissingFact as missing:
                 applied += 1
                 skipped.append(Skipped(rule.id, missing.name))
-            except Exception as error:  # a rule's fault must not become the server's fault
+            except Exception as error:  # noqa: BLE001 - a rule's fault must not become the server's fault
                 applied += 1
                 notes.append(f"{rule.id} could not be decided: {type(error).__name__}: {error}")
             if found is not None and not found:

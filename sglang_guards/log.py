@@ -13,7 +13,7 @@ def say(level: int, message: str, *args: object) -> None:
     """Log one line; when logging itself fails, write it to standard error, and when that fails too, nothing."""
     try:
         logger.log(level, message, *args)
-    except Exception:
+    except Exception:  # noqa: BLE001 - somebody's handler; the guard must not end a server
         with contextlib.suppress(Exception):
             sys.stderr.write(f"{message % args if args else message}\n")
 

@@ -139,7 +139,7 @@ def platform() -> str:
         try:
             if backend is not None and backend.is_available():
                 return name
-        except Exception:  # a broken vendor plugin is not our business
+        except Exception:  # noqa: BLE001 - a broken vendor plugin is not our business
             continue
     if torch.cuda.is_available() and torch.version.cuda:
         return "cuda"

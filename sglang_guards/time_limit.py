@@ -20,7 +20,7 @@ def within(seconds: float, work: Callable[[], None]) -> bool:
             work()
         except OutOfTime:
             return
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
             raised.append(error)
 
     thread = threading.Thread(target=run, name="sglang-guards-rules", daemon=True)

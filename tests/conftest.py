@@ -12,6 +12,16 @@ _SLOW_FOLDERS = ("tests/patches/", "tests/docs/test_site.py", "tests/docs/test_b
 #: Tests of real resolution that the fast tier keeps; the others that are marked live stay out.
 _SMOKE = ("tests/rules/test_commands.py",)
 
+#: Files whose tests share nothing between releases and take a minute and more for each.
+_BY_RELEASE = (
+    "tests/launches/test_corpus.py",
+    "tests/live/test_fuzz.py",
+    "tests/live/test_faults.py",
+    "tests/live/test_launchers.py",
+    "tests/live/test_auto_enable_live.py",
+    "tests/live/test_hook_in_process.py",
+)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -34,13 +44,23 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
     if not config.getoption("--fast"):
         return
     kept = [item for item in items if _is_fast(item)]
     left_out = [item for item in items if not _is_fast(item)]
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
+
+
+def _group(item: pytest.Item) -> str:
+    """What one worker runs in a row: a file, whose tests share answers, or a long one's tests of one release."""
+    file = item.nodeid.partition("::")[0]
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    return f"{file}-{params['release']}" if file.startswith(_BY_RELEASE) and "release" in params else file
 
 
 def _is_fast(item: pytest.Item) -> bool:

@@ -32,7 +32,7 @@ TABLE: tuple[Release, ...] = (
         "plugins; kernels move to moe_runner",
         "hook auto differential launchers hotfix edited overhead",
     ),
-    _release("0.5.12", "deterministic mode switches the fusion off", "auto corpus seed"),
+    _release("0.5.12", "deterministic mode switches the fusion off", "auto corpus"),
     _release("0.5.12.post1"),
     _release("0.5.13"),
     _release("0.5.13.post1", "the last one with the boolean fusion switch", "hook"),
@@ -45,10 +45,8 @@ TABLE: tuple[Release, ...] = (
     _release("0.5.15.post1"),
     _release("0.5.16", "kernels move to kernels/ops", "hotfix"),
     _release("0.5.17"),
-    _release(
-        "0.5.18", "the last one whose record is its resolution", "hook auto differential launchers edited"
-    ),
-    _release("0.5.19", "resolution behind a view", "hook auto seed"),
+    _release("0.5.18", "the last one whose record is its resolution", "hook auto differential edited"),
+    _release("0.5.19", "resolution behind a view", "hook auto"),
     _release("0.5.20", "server args are a msgspec Struct", "hook auto differential"),
     _release("0.5.21", "the communicator folds into layer boundaries"),
     _release("0.5.22", "attention DP has its own size", "edited"),

@@ -18,11 +18,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import tomllib
-
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
+
+from tools.toml import tomllib  # noqa: E402
 
 #: Launch -> its findings, or the reason why it was not judged.
 Findings = Mapping[str, list[list[str]] | str | None]
@@ -74,8 +74,10 @@ def differences(
     for name in sorted(before.keys() & after.keys()):
         old, now = before[name], after[name]
         if not isinstance(old, list) or not isinstance(now, list):
-            if isinstance(old, list) != isinstance(now, list):
-                gone.append(f"{name}: judged on one side only: {old if isinstance(now, list) else now}")
+            if isinstance(old, list):
+                gone.append(f"{name}: no longer judged: {now}")
+            elif isinstance(now, list):
+                new.append(f"{name}: judged now; before: {old}")
             continue
         compared += 1
         was = {(ids.get(rule, rule), severity) for rule, severity in old}

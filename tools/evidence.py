@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ class Run:
     head: Sequence[str]
     #: The sentence above the table, from its rows.
     sum_up: Callable[[Sequence[Sequence[Any]]], str]
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 def _faults(text: str) -> list[list[Any]]:
@@ -84,11 +85,14 @@ def _corpus(text: str) -> list[list[Any]]:
         [f"work, on SGLang {v}", int(n), 0, f"{skipped} not taken by this SGLang itself"]
         for v, n, skipped in re.findall(r"SGLang (\S+): (\d+) working launches judged, (\d+) not", text)
     ]
-    for family, caught, of in re.findall(r"(\w+): (\d+) of (\d+) reported launches caught", text):
-        rows.append([f"reported to go wrong, {family}", int(of), int(caught), ""])
-    if out := re.search(r"out of reach or repaired before [\d.]+: (\d+)", text):
-        rows.append(["reported, out of reach or repaired before 0.5.10", 0, 0, f"{out[1]} not judged"])
-    return rows
+    by_family: dict[str, list[int]] = {}
+    for family, caught, of in re.findall(r"(\w+) on \S+: (\d+) of (\d+) reported launches caught", text):
+        sums = by_family.setdefault(family, [0, 0])
+        sums[0] += int(of)
+        sums[1] += int(caught)
+    return rows + [
+        [f"reported to go wrong, {family}", *sums, ""] for family, sums in sorted(by_family.items())
+    ]
 
 
 def _overhead(text: str) -> list[list[Any]]:
@@ -123,6 +127,7 @@ RUNS: Mapping[str, Run] = {
         _faults,
         ("SGLang", "faults survived"),
         lambda rows: f"{sum(row[1] for row in rows):,} faults, none stopped or changed a launch.",
+        {"SGLANG_GUARDS_MATRIX": "all"},
     ),
     "fuzz": Run(
         "Launches fuzzed",
@@ -137,7 +142,10 @@ RUNS: Mapping[str, Run] = {
         "Public launches judged",
         "Launch commands from public places. Those that are known to work must raise no error; those that were "
         "reported to go wrong should be caught by a rule on the release of the report.",
-        _pytest("tests/launches/test_corpus.py"),
+        [
+            *("-m", "pytest", "-s", "-q", "-p", "no:cacheprovider", "tests/launches/test_corpus.py"),
+            *("-k", "harm or caught"),
+        ],
         _corpus,
         ("launches that", "judged", "caught", ""),
         _corpus_text,
@@ -174,7 +182,7 @@ RUNS: Mapping[str, Run] = {
         ["benchmarks/bench_overhead.py", *_OVERHEAD, "--repeat", "3"],
         _overhead,
         ("SGLang", "launcher", "each worker"),
-        lambda rows: "SGLang's own start takes seconds.",
+        lambda _: "SGLang's own start takes seconds.",
     ),
 }
 
@@ -183,7 +191,7 @@ def measure(name: str) -> dict[str, Any]:
     """Run one and read its figures; raises RuntimeError where it fails or prints none."""
     run = RUNS[name]
     env = {k: v for k, v in os.environ.items() if not k.startswith("SGLANG_GUARDS")}
-    env |= {k: v for k, v in os.environ.items() if k == "SGLANG_GUARDS_TREES"}
+    env |= {k: v for k, v in os.environ.items() if k == "SGLANG_GUARDS_TREES"} | dict(run.env)
     began = time.monotonic()
     done = subprocess.run(
         [sys.executable, *run.words],
@@ -201,7 +209,9 @@ def measure(name: str) -> dict[str, Any]:
         ["git", "rev-parse", "--short=10", "HEAD"], cwd=ROOT, capture_output=True, text=True
     )
     return {
-        "command": "python " + " ".join(f'"{w}"' if " " in w else w for w in run.words),
+        "command": "".join(f"{k}={v} " for k, v in run.env.items())
+        + "python "
+        + " ".join(f'"{w}"' if " " in w else w for w in run.words),
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "commit": head.stdout.strip() or "unknown",
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, no GPU",

@@ -18,10 +18,14 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from patchseries import apply, check, checkout, durable, package, pull_requests, trees
-from patchseries.apply import Refused
-from patchseries.manifest import Series, dump, for_ci, load, selected
-from patchseries.refresh import refresh, replaced, scratch
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from tools.patchseries import apply, check, checkout, durable, package, pull_requests, trees  # noqa: E402
+from tools.patchseries.apply import Refused  # noqa: E402
+from tools.patchseries.manifest import Series, dump, for_ci, load, selected  # noqa: E402
+from tools.patchseries.refresh import refresh, replaced, scratch  # noqa: E402
 
 _AGAIN = "apply goes on where this one stopped, apply --reverse goes back"
 

@@ -10,9 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import tomllib
-
 from sglang_guards.source.tree import find_probe
+from tools.toml import tomllib
 
 TESTS = Path(__file__).resolve().parents[1] / "tests" / "rules"
 #: Facts in the words of an operator; args, environment and source have words of their own.
@@ -109,8 +108,8 @@ def decided_by(rule: str) -> list[str]:
     """What the rule read before it fired on its first case."""
     if not blocks(rule):
         return []
-    facts = _labelled(blocks(rule)[0], "read").replace(", ", "\n")
-    facts = re.sub(r"\(([^)]*)\)", lambda m: f"({m[1]})".replace("\n", ", "), facts).split("\n")
+    text = _labelled(blocks(rule)[0], "read").replace(", ", "\n")
+    facts = re.sub(r"\(([^)]*)\)", lambda m: f"({m[1]})".replace("\n", ", "), text).split("\n")
     return list(dict.fromkeys(words(fact) for fact in facts if fact))
 
 

@@ -8,4 +8,4 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ "${1:-}" = --fast ]; then tools/env.sh 0.5.15; else tools/env.sh --all; fi
-exec "${SGLANG_GUARDS_VENV:-.venv}/bin/python" -m pytest -n "${SGLANG_GUARDS_JOBS:-2}" --dist loadfile -m "not slow" "$@"
+exec "${SGLANG_GUARDS_VENV:-.venv}/bin/python" -m pytest -n "${SGLANG_GUARDS_JOBS:-2}" --dist loadgroup -m "not slow" "$@"

@@ -19,7 +19,7 @@ def set_up(*, ranks: int = 1, ep: int = 1, **values: Any) -> Any:
     be measured. The model path «dummy» resolves nothing. To be called once, before SGLang's layers are imported.
     """
     args = publish_args(tp_size=ranks, ep_size=ep, **values)
-    make_groups(args, ranks, ep)
+    make_groups(ranks, ep)
     configure_moe(args)
     return args
 
@@ -48,7 +48,7 @@ def publish_args(**values: Any) -> Any:
     return args
 
 
-def make_groups(args: Any, ranks: int, ep: int) -> None:
+def make_groups(ranks: int, ep: int) -> None:
     """SGLang's world and model-parallel groups. Sizes are arguments until 0.5.2x reads them from what was published."""
     import torch.distributed as dist
     from sglang.srt.distributed import parallel_state

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader went away
         sys.stderr.close()
         return 0
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - a fault of ours is a message with its place and exit 2
         if isinstance(error, OSError) and error.errno in _NO_OUTPUT:
             return _unwritable(str(error))
         frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _end_in_order() -> None:
     """A request to end runs what removes scratch folders and ends the worker, as Ctrl-C does."""
 
-    def end(number: int, frame: object) -> NoReturn:
+    def end(number: int, _frame: object) -> NoReturn:
         raise SystemExit(128 + number)
 
     for number in (signal.SIGTERM, signal.SIGHUP):

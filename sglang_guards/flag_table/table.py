@@ -47,7 +47,7 @@ def verdicts(launch: Launch) -> tuple[FlagVerdict, ...]:
             found = make(launch)
         except MissingFact as missing:
             found = FlagVerdict(name, "–", "unknown", f"{missing.name} is not known")
-        except Exception as error:  # a row must not cost the others
+        except Exception as error:  # noqa: BLE001 - a row must not cost the others
             found = FlagVerdict(name, "–", "unknown", f"could not be told: {type(error).__name__}: {error}")
         if found is not None:
             made.append(found)

@@ -29,7 +29,6 @@ def collect(
     raw: Any = None,
     typed: Mapping[str, str] | None = None,
     given: Iterable[str] = (),
-    env: Mapping[str, str] | None = None,
     gpu: Gpu | None = None,
     model_config: Mapping[str, Any] | None = None,
     problems: list[str] | None = None,
@@ -54,7 +53,7 @@ def collect(
 def _try(notes: list[str], what: str, read: Callable[[], dict[str, Fact]]) -> dict[str, Fact] | None:
     try:
         return read()
-    except Exception as error:  # a missing fact skips rules; it must not stop a server
+    except Exception as error:  # noqa: BLE001 - a missing fact skips rules; it must not stop a server
         notes.append(f"{what} could not be read: {type(error).__name__}: {error}")
         return None
 
@@ -85,7 +84,7 @@ def _args(view: Any, raw: Any, given: set[str]) -> dict[str, Fact]:
     for name in sglang_compat.fields(raw_record):
         try:
             value = plain(getattr(view, name))
-        except Exception:  # one odd field does not cost the others
+        except Exception:  # noqa: BLE001 - one odd field does not cost the others
             continue
         if name in given:
             before = plain(getattr(raw_record, name, None))

@@ -57,5 +57,5 @@ def class_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     try:
         return dict(transformers.AutoConfig.for_model(kind).to_dict())
-    except Exception:  # an unknown type, or a class that wants arguments: nothing is filled
+    except Exception:  # noqa: BLE001 - an unknown type, or a class that wants arguments: nothing is filled
         return {}

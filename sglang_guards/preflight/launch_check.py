@@ -282,7 +282,7 @@ def _verdicts(launch: Launch) -> tuple[tuple[FlagVerdict, ...], tuple[str, ...]]
     """The verdict table, and a note when it could not be made."""
     try:
         return tuple(landscape.verdicts(launch)), ()
-    except Exception as error:  # as with a rule: a fault of ours is a line in the report
+    except Exception as error:  # noqa: BLE001 - as with a rule: a fault of ours is a line in the report
         return (), (f"the verdict table could not be made: {type(error).__name__}: {error}",)
 
 

@@ -93,7 +93,7 @@ class _Container:
 
 def _of_yaml(text: str, name: str, env: Mapping[str, str], nth: int | None) -> tuple[Command, str]:
     try:
-        import yaml  # type: ignore[import-untyped]
+        import yaml
     except ImportError:
         raise CouldNotCheck(
             f"reading {name} takes PyYAML, which is not installed here",

@@ -62,7 +62,7 @@ def plain_class(model_type: str) -> Any:
 
     base: Any = PretrainedConfig
 
-    def __init__(self: Any, **fields: Any) -> None:
+    def __init__(self: Any, **fields: Any) -> None:  # noqa: N807 - of the class made below
         parts = {key: fields.pop(key) for key in [k for k, v in fields.items() if _is_part(k, v)]}
         # Transformers 5 rewrites rope settings with fields that only its own classes are sure to have.
         base.__init__(self, **{k: v for k, v in fields.items() if k not in _ROPE})

@@ -150,7 +150,6 @@ def _resolve(args: list[str], parsed: _Parsed) -> dict[str, Any]:
         view,
         typed=typed,
         given=parsed.given,
-        env=dict(os.environ),
         gpu=Gpu(**parsed.request["gpu"]),
         problems=problems,
     )

@@ -31,6 +31,8 @@ from sglang_guards.preflight import plugins, resolve, simulated_gpu
 
 #: Variables that every check sets: nothing may go to the network.
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+#: Variables that SGLang and FlashInfer read at import: a machine is imported for each setting.
+_AT_IMPORT = ("SGLANG_", "SGL_", "FLASHINFER_")
 _POLL_S = 5.0
 
 
@@ -92,12 +94,13 @@ def _route(requests_fd: int, answers_fd: int, tools: str) -> None:
     machines: dict[str, _Machine] = {}
 
     def asked(request: dict[str, Any]) -> dict[str, Any] | None:
-        key = json.dumps([request["gpu"], request["ahead"]], sort_keys=True)
+        env = _at_import(request["env"])
+        key = json.dumps([request["gpu"], env, request["ahead"]], sort_keys=True)
         machine = machines.pop(key, None)
         if machine is None:
             while len(machines) >= _MOST_MACHINES:
                 machines.pop(next(iter(machines))).close()
-            machine = _start(request["gpu"], tools, [requests_fd, answers_fd], machines.values())
+            machine = _start(request["gpu"], env, tools, [requests_fd, answers_fd], machines.values())
         answer = _ask(machine, request, requests_fd)
         if answer is None or answer.get("kind") == "import":
             machine.close()
@@ -119,7 +122,21 @@ def _route(requests_fd: int, answers_fd: int, tools: str) -> None:
             machine.close()
 
 
-def _start(gpu: Mapping[str, Any], tools: str, inherited: list[int], others: Iterable[_Machine]) -> _Machine:
+def _at_import(env: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in env.items()
+        if name.startswith(_AT_IMPORT) and not name.startswith("SGLANG_GUARDS")
+    }
+
+
+def _start(
+    gpu: Mapping[str, Any],
+    env: Mapping[str, str],
+    tools: str,
+    inherited: list[int],
+    others: Iterable[_Machine],
+) -> _Machine:
     requests_read, requests_write = os.pipe()
     answers_read, answers_write = os.pipe()
     pid = os.fork()
@@ -132,6 +149,9 @@ def _start(gpu: Mapping[str, Any], tools: str, inherited: list[int], others: Ite
                 *(f for m in others for f in (m.requests, m.answers)),
             ):
                 os.close(fd)
+            for name in _at_import(os.environ):
+                del os.environ[name]
+            os.environ.update(env)
             _be(Gpu(**gpu), requests_read, answers_write, tools)
         os._exit(0)
     os.close(requests_read)

@@ -23,16 +23,14 @@ from sglang_guards.preflight import plugins
 IMPORT_S = 180.0
 RESOLVE_S = 60.0
 BUILD_S = 60.0
-#: Variables that SGLang, torch or Python read at import; our own and what is read later do not matter.
+#: Variables that torch or Python read at import, so that each setting needs a helper of its own. What SGLang reads at
+#: import is the business of the helper's machines, and our own and what is read later do not matter.
 _AT_IMPORT = (
-    "SGLANG_",
-    "SGL_",
     "TORCH",
     "PYTORCH_",
     "TRITON_",
     "HF_",
     "TRANSFORMERS_",
-    "FLASHINFER_",
     "PYTHON",
     "LD_",
     "HUGGINGFACE_",
@@ -155,11 +153,7 @@ _lock = threading.Lock()
 
 
 def _key(env: Mapping[str, str]) -> _Key:
-    matters = sorted(
-        (k, v)
-        for k, v in env.items()
-        if (k.startswith(_AT_IMPORT) and not k.startswith("SGLANG_GUARDS")) or k == plugins.VARIABLE
-    )
+    matters = sorted((k, v) for k, v in env.items() if k.startswith(_AT_IMPORT) or k == plugins.VARIABLE)
     return os.getpid(), sys.executable, tuple(_search_path(env)), tuple(matters)
 
 

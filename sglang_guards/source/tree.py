@@ -161,7 +161,7 @@ class Source:
             return Answer(None, None, str(why))
         except SyntaxError as why:
             return Answer(None, None, f"cannot be parsed: {why.msg}")
-        except Exception as why:  # a probe may never stop a server
+        except Exception as why:  # noqa: BLE001 - a probe may never stop a server
             return Answer(None, None, f"probe {name} failed: {type(why).__name__}: {why}")
 
     def flags(self) -> frozenset[str] | None:

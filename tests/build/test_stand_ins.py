@@ -25,7 +25,7 @@ def package() -> Iterator[Any]:
 
 
 def test_names_and_calls_give_further_stand_ins(package: Any) -> None:
-    from flashinfer.fused_moe import trtllm_moe  # type: ignore[import-not-found]
+    from flashinfer.fused_moe import trtllm_moe
 
     made = trtllm_moe(1, 2)[0].value + 3
     assert isinstance(made, stand_ins.StandIn)
@@ -59,7 +59,7 @@ def test_except_exception_does_not_swallow_a_question(package: Any) -> None:
     def probe() -> str:
         try:
             return "new" if package.feature_level > 2 else "old"
-        except Exception:
+        except Exception:  # noqa: BLE001 - as model code does
             return "none"
 
     with pytest.raises(stand_ins.CannotTell):

@@ -242,7 +242,9 @@ def test_flags_are_the_fields_that_python_sees(release: str) -> None:
                 path.name != "server_args.py" or node.name == "ServerArgs"
             ):
                 annotated = [item for item in node.body if isinstance(item, ast.AnnAssign)]
-                fields |= {i.target.id for i in annotated if "ClassVar" not in ast.unparse(i.annotation)}
+                fields |= {
+                    ast.unparse(i.target) for i in annotated if "ClassVar" not in ast.unparse(i.annotation)
+                }
     assert source(release).flags() == {name for name in fields if not name.startswith("_")}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,11 @@ from tests.docs.site import ROOT
 from tests.trees import RELEASES, tree
 from tools import evidence, flags_page, truth_table
 
-CLEAR = {"a": [False, "sglang/srt/x.py:1"], "b": [None, None, "not found"], "on": [True, None]}
+CLEAR: dict[str, list[Any]] = {
+    "a": [False, "sglang/srt/x.py:1"],
+    "b": [None, None, "not found"],
+    "on": [True, None],
+}
 
 
 def test_every_page_is_up_to_date() -> None:

@@ -73,15 +73,15 @@ def experts(kind: str) -> Experts:
 
     (w1, s1), (w2, s2) = make(2 * INTER, HIDDEN), make(HIDDEN, INTER)
     options: dict[str, Any] = {"w1_scale": s1, "w2_scale": s2}
-    options |= {
+    by_kind: dict[str, dict[str, Any]] = {
         "fp8_block": {"use_fp8_w8a8": True, "block_shape": [128, 128]},
         "fp8_tensor": {"use_fp8_w8a8": True},
         "fp8_channel": {"use_fp8_w8a8": True, "per_channel_quant": True},
         "int8": {"use_int8_w8a8": True, "per_channel_quant": True},
         "int8_weight_only": {"use_int8_w8a16": True},
         "int4_weight_only": {"use_int4_w4a16": True, "block_shape": [0, 64]},
-    }.get(kind, {})
-    return Experts(w1, w2, dtype, options)
+    }
+    return Experts(w1, w2, dtype, options | by_kind.get(kind, {}))
 
 
 def dequantized(made: Experts, kind: str) -> tuple[Any, Any]:

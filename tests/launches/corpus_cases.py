@@ -12,10 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import tomllib
-
 from tests.launches.checks import MODELS, check_all
 from tests.releases import between
+from tools.toml import tomllib
 
 HERE = Path(__file__).parent
 

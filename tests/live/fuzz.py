@@ -91,7 +91,13 @@ SWITCHES = [
 ]
 
 
-def launch(dice: random.Random) -> tuple[list[str], str, str]:
+def machines(dice: random.Random, count: int) -> list[str]:
+    """One machine for ten launches: SGLang is imported anew for each."""
+    every = [f"{number}x{name}" for number in (1, 4, 8) for name in gpus.TABLE]
+    return dice.sample(every, min(len(every), max(6, count // 10)))
+
+
+def launch(dice: random.Random, machines: list[str]) -> tuple[list[str], str, str]:
     """A command, a GPU and a model folder. The fused-sum flag and TP are likely, so that rules get to speak."""
     argv = ["python", "-m", "sglang.launch_server", "--model-path", "example/model"]
     if dice.random() < 0.8:
@@ -105,8 +111,7 @@ def launch(dice: random.Random) -> tuple[list[str], str, str]:
             flag = dice.choice(list(VALUES))
             value = dice.choice(VALUES[flag])
             argv += [f"{flag}={value}"] if dice.random() < 0.3 else [flag, value]
-    gpu = f"{dice.choice([1, 4, 8])}x{dice.choice(list(gpus.TABLE))}"
-    return argv, gpu, str(dice.choice(sorted(MODELS.iterdir())))
+    return argv, dice.choice(machines), str(dice.choice(sorted(MODELS.iterdir())))
 
 
 def _model_type(folder: str) -> str:
@@ -118,8 +123,9 @@ def main(seed: int, count: int) -> dict[str, Any]:
     dice = random.Random(seed)
     ends: Counter[str] = Counter()
     breaches: list[str] = []
-    for _ in range(count):
-        argv, gpu, model = launch(dice)
+    here = machines(dice, count)
+    made = [launch(dice, here) for _ in range(count)]
+    for argv, gpu, model in sorted(made, key=lambda one: one[1]):
         case = f"{' '.join(argv[3:])} --gpu {gpu} {model.rpartition('/')[2]}"
         try:
             first = launch_check.check(argv, gpu=gpu, model_config=model, build=False)
@@ -129,7 +135,7 @@ def main(seed: int, count: int) -> dict[str, Any]:
             if not error.message.strip() or "Traceback" in error.message:
                 breaches.append(f"{case}: a trouble without a sentence: {error.message[:200]}")
             continue
-        except Exception:
+        except Exception:  # noqa: BLE001 - any raise is the breach that is looked for
             breaches.append(f"{case}: {traceback.format_exc()[-600:]}")
             continue
         ends[f"exit {exit_code(first)}"] += 1

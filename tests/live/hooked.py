@@ -56,7 +56,7 @@ def scenario(asked: dict[str, Any]) -> dict[str, Any]:
             "fusion": getattr(view, "flashinfer_allreduce_fusion_backend", None)
             or getattr(view, "enable_flashinfer_allreduce_fusion", None),
         }
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - what was raised is the answer
         answer |= {
             "raised": type(error).__name__,
             "text": str(error),

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sglang_guards.source.tree import Source
@@ -31,7 +31,7 @@ class Refactoring:
     release: str
     edit: Callable[[Source], Texts]
     #: probe -> the answers that are right after the edit; None is always right.
-    right: dict[str, bool | tuple[str, ...] | None]
+    right: Mapping[str, bool | tuple[str, ...] | None]
 
 
 def replaced(source: Source, rel: str, *pairs: tuple[str, str]) -> Texts:

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.patches import made  # noqa: F401  puts tools/ on the path
 from tools import patches
 
 OPERATIONS = ("open", "write", "chmod", "fsync", "replace", "mkdir", "unlink", "rmdir")
@@ -90,7 +89,7 @@ def run(*args: str, at: int) -> tuple[str, int]:
                 finally:
                     points.inside = False
 
-            subprocess.Popen.__init__ = popen  # type: ignore[assignment,method-assign]
+            subprocess.Popen.__init__ = popen  # type: ignore[method-assign]
             code = patches.main(["apply", *args])
         finally:
             os._exit(code)

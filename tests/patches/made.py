@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-from tests.trees import tree, trees_root
+from sglang_guards.preflight.releases import trees_root
+from tests.trees import tree
+from tools.patchseries import gitobjects
+from tools.patchseries.manifest import Series, load, selected
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-
-from patchseries import gitobjects  # noqa: E402
-from patchseries.manifest import Series, load, selected  # noqa: E402
 
 __all__ = ["EVERY", "gitobjects", "trees_root"]
 

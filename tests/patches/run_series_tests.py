@@ -17,7 +17,7 @@ class Recorder(unittest.TestResult):
         super().__init__()
         self.passed: list[str] = []
 
-    def addSuccess(self, test: unittest.TestCase) -> None:
+    def addSuccess(self, test: unittest.TestCase) -> None:  # noqa: N802 - unittest's name
         self.passed.append(test.id())
 
 
@@ -36,7 +36,7 @@ def main(files: list[str]) -> int:
     for name in files:
         try:
             suite = load(Path(name))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a file that cannot be loaded is a failure of that file
             broken.append(f"{Path(name).name}: {type(error).__name__}: {error}")
             continue
         suite.run(recorder)

@@ -15,8 +15,7 @@ from sglang_guards.settings import Settings
 from sglang_guards.source.applied_patches import PATCHES, applied_patches
 from tests.patches.made import EVERY, base_files, series
 from tests.trees import FLAG_RELEASES, tree
-
-from patchseries import gitobjects, manifest, trees  # isort: skip
+from tools.patchseries import gitobjects, manifest, trees
 
 
 def found(root: Path) -> tuple[str, ...]:

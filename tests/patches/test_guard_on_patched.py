@@ -14,8 +14,7 @@ import pytest
 from tests.patches import made
 from tests.patches.made import ROOT, base_files, series
 from tests.trees import tree
-
-from patchseries import gitobjects, trees  # isort: skip
+from tools.patchseries import gitobjects, trees
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 

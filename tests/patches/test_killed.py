@@ -17,8 +17,7 @@ import pytest
 from tests.patches import killing, made
 from tests.patches.made import gitobjects, snapshot
 from tools import patches
-
-from patchseries import durable, manifest, package  # isort: skip
+from tools.patchseries import durable, manifest, package
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs fork and /proc")
 
@@ -53,7 +52,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> manifest.Series:
     )
     gitobjects.plain(repository, "add", "-A")
     gitobjects.plain(repository, "commit", "-qm", "Second")
-    from patchseries.refresh import refresh
+    from tools.patchseries.refresh import refresh
 
     series = refresh(repository, "v1.2.3", ("1.2.3",), tmp_path / "series")
     monkeypatch.setattr(patches, "load", lambda: [series])

@@ -12,8 +12,7 @@ import pytest
 from tests.patches import made
 from tests.patches.made import EVERY, series
 from tests.trees import FLAG_RELEASES, tree
-
-from patchseries import apply, check, gitobjects, manifest, pull_requests, refresh, trees  # isort: skip
+from tools.patchseries import apply, check, gitobjects, manifest, pull_requests, refresh, trees
 
 WITH_TESTS = ("0.5.10.post1", "0.5.15", "0.5.23")
 

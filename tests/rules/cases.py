@@ -14,8 +14,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import tomllib
-
 from sglang_guards.judge import judge
 from sglang_guards.launch.facts import Fact, Launch
 from sglang_guards.report.model import Report
@@ -23,6 +21,7 @@ from sglang_guards.rules import all_rules
 from sglang_guards.settings import Settings
 from tests.contract.tables import source
 from tests.launches.checks import check_all
+from tools.toml import tomllib
 
 HERE = Path(__file__).parent
 BASES = tomllib.loads((HERE / "bases.toml").read_text(encoding="utf-8"))

@@ -24,7 +24,7 @@ GPUS: Mapping[str, tuple[str, int | None, str]] = {
     "L40S": ("cuda", 89, "NVIDIA L40S"),
     "MI300X": ("hip", None, "AMD Instinct MI300X"),
 }
-_DEFAULTS: Mapping[str, Any] = {
+_DEFAULTS: dict[str, Any] = {
     "tp_size": 4,
     "ep_size": 1,
     "pp_size": 1,

@@ -25,7 +25,7 @@ ARCH = "DeepseekV2ForCausalLM"
 def test_a_candidate_is_switched_on(release: str, gpu: str) -> None:
     decision = decide(launch(release, gpu, ARCH))
     assert decision.acts, decision.reason
-    expected = ("enable_flashinfer_allreduce_fusion", True)
+    expected: tuple[str, object] = ("enable_flashinfer_allreduce_fusion", True)
     if RELEASES.index(release) >= RELEASES.index("0.5.14"):
         expected = ("flashinfer_allreduce_fusion_backend", "auto")
     assert (decision.field, decision.value) == expected

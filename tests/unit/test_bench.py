@@ -123,7 +123,7 @@ def test_the_answer_names_the_best_arms_their_flags_and_what_cannot_run() -> Non
 @pytest.mark.parametrize("field", ["device", "fingerprint", "shape"])
 def test_a_profile_of_something_else_is_not_used(tmp_path: Path, field: str) -> None:
     path = save_profile(PROFILE, tmp_path)
-    other = dataclasses.replace(PROFILE, **{field: "other"})
+    other = dataclasses.replace(PROFILE, **{field: "other"})  # type: ignore[arg-type]
     assert load_profile(other.device, other.fingerprint, other.shape, tmp_path) is None
     path.write_text(json.dumps(dataclasses.asdict(other)))  # a file that was copied or edited
     assert load_profile(PROFILE.device, PROFILE.fingerprint, PROFILE.shape, tmp_path) is None
@@ -137,9 +137,10 @@ def test_a_damaged_profile_is_no_profile(tmp_path: Path, text: str) -> None:
 
 def test_a_ratio_is_not_carried_far(tmp_path: Path) -> None:
     save_profile(PROFILE, tmp_path)
-    at = lambda tokens: measured_ratio(  # noqa: E731
-        PROFILE.device, PROFILE.fingerprint, PROFILE.shape, tokens, tmp_path
-    )
+
+    def at(tokens: int) -> float | None:
+        return measured_ratio(PROFILE.device, PROFILE.fingerprint, PROFILE.shape, tokens, tmp_path)
+
     assert at(100) == 0.95
     assert at(8192) == 0.69
     assert at(1000) is None

@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -145,7 +146,7 @@ def test_an_odd_width_of_the_terminal_hides_nothing(
 
 
 def test_json_says_no_number_that_is_none() -> None:
-    facts = {
+    facts: dict[str, dict[str, Any]] = {
         "args.mem_fraction_static": {"value": float("nan"), "from": "given"},
         "x": {"value": [float("-inf")]},
     }

@@ -17,7 +17,7 @@ from tools.compare_findings import main
         ([["RUN109", "error"]], 1, "a: RUN109 warning"),
         ([], 1, "a: RUN109 warning"),
         ([["FMS101", "error"], ["RUN109", "warning"]], 0, "a: FMS101 error"),
-        ("cannot be read", 1, "judged on one side only"),
+        ("cannot be read", 1, "a: no longer judged: cannot be read"),
     ],
 )
 def test_what_is_gone_fails_and_what_is_new_is_listed(

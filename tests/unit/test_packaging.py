@@ -11,8 +11,9 @@ from email import message_from_string
 from pathlib import Path
 
 import pytest
-import tomllib
 from packaging.requirements import Requirement
+
+from tools.toml import tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

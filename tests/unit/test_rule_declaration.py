@@ -88,7 +88,8 @@ def test_three_valued(
 ) -> None:
     """A conjunction: one part that is known to be false settles it, whatever the others are."""
     made = declared(source={"p": False})
-    found = report(made, launch(Answers(**answers), **({} if ep is None else {"ep_size": ep})))
+    known: dict[str, Any] = {} if ep is None else {"ep_size": ep}
+    found = report(made, launch(Answers(**answers), **known))
     assert not found.findings
     assert list(found.passed) == passed
     assert [(s.id, s.missing) for s in found.skipped] == skipped

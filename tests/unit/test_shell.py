@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,7 +90,7 @@ def test_the_words_are_those_of_the_real_shell(shell: str, atoms: tuple[str, ...
     print(f"{shell}: {counts['same']} texts read as the shell does, {counts['refused']} refused by the shell")
 
 
-def compare(shell: str, atoms: tuple[str, ...], number: int, seed: int, folder: Path) -> dict[str, object]:
+def compare(shell: str, atoms: tuple[str, ...], number: int, seed: int, folder: Path) -> dict[str, Any]:
     """Generated texts, by what came of them: same words, different words, refused by the shell, told by neither."""
     random_ = random.Random(seed)
     same, refused, untold, different = 0, 0, 0, []

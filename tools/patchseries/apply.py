@@ -7,9 +7,9 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from patchseries import gitobjects
-from patchseries.gitobjects import GitError
-from patchseries.manifest import PACKAGE, Patch, Series
+from tools.patchseries import gitobjects
+from tools.patchseries.gitobjects import GitError
+from tools.patchseries.manifest import PACKAGE, Patch, Series
 
 _FAILED = re.compile(r"patch failed: (?P<file>\S+):(?P<line>\d+)")
 _GONE = re.compile(r"error: (?P<file>\S+): (?:does not exist in index|No such file or directory)")

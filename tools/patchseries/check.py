@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from patchseries import gitobjects, trees
-from patchseries.gitobjects import GitError
-from patchseries.manifest import PATCHES, TESTS, Series, header, rules_of
-from patchseries.refresh import format_patches
+from tools.patchseries import gitobjects, trees
+from tools.patchseries.gitobjects import GitError
+from tools.patchseries.manifest import PATCHES, TESTS, Series, header, rules_of
+from tools.patchseries.refresh import format_patches
 
 ROOT = PATCHES.parent
 STUBS = ROOT / "tests/patches/stubs"

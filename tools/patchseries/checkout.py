@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from patchseries import durable, gitobjects
-from patchseries.apply import Refused, rehearse
-from patchseries.gitobjects import GitError
-from patchseries.manifest import Series
+from tools.patchseries import durable, gitobjects
+from tools.patchseries.apply import Refused, rehearse
+from tools.patchseries.gitobjects import GitError
+from tools.patchseries.manifest import Series
 
 NOTE = "sglang-guards-patches.json"
 

@@ -7,10 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-try:
-    import tomllib
-except ModuleNotFoundError:  # Python 3.10; pip carries the same parser
-    from pip._vendor import tomli as tomllib  # type: ignore[no-redef]
+from tools.toml import tomllib
 
 PATCHES = Path(__file__).resolve().parents[2] / "patches"
 TESTS = "test/"

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from patchseries import durable, gitobjects
-from patchseries.apply import Refused, package_of, place, present, rehearse
-from patchseries.manifest import PACKAGE, Series
+from tools.patchseries import durable, gitobjects
+from tools.patchseries.apply import Refused, package_of, place, present, rehearse
+from tools.patchseries.manifest import PACKAGE, Series
 
 BACKUP = ".sglang-guards-patches"
 

@@ -8,10 +8,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from patchseries import gitobjects, trees
-from patchseries.check import Options, Outcome, must_compile, tests_pass
-from patchseries.gitobjects import GitError
-from patchseries.manifest import PATCHES, TESTS, Series, read_patch
+from tools.patchseries import gitobjects, trees
+from tools.patchseries.check import Options, Outcome, must_compile, tests_pass
+from tools.patchseries.gitobjects import GitError
+from tools.patchseries.manifest import PATCHES, TESTS, Series, read_patch
 
 FOLDER = PATCHES / "upstream-pr"
 RELEASE = "0.5.23"

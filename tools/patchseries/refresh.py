@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from patchseries import gitobjects, trees
-from patchseries.gitobjects import GitError
-from patchseries.manifest import PATCHES, Series, load, read_patch, shape
+from tools.patchseries import gitobjects, trees
+from tools.patchseries.gitobjects import GitError
+from tools.patchseries.manifest import PATCHES, Series, load, read_patch, shape
 
 
 def format_patches(repository: Path, out: Path) -> list[Path]:

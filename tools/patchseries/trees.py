@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from patchseries.manifest import PACKAGE
+from tools.patchseries.manifest import PACKAGE
 
 #: Folder with one sub-folder per release, each holding `sglang/` (filled by tools/trees.py).
 DEFAULT = Path(os.environ.get("SGLANG_GUARDS_TREES", Path.home() / ".cache" / "sglang-guards" / "trees"))
@@ -59,9 +59,9 @@ def overlay(root: Path, files: Mapping[str, bytes], out: Path) -> Path:
                 (out / inside).symlink_to(entry.resolve())
     for name, content in mine.items():
         (out / name).write_bytes(content)
-    for name, content in files.items():
-        if not name.startswith(PACKAGE):
-            target = out / name
+    for path, content in files.items():
+        if not path.startswith(PACKAGE):
+            target = out / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
     return out

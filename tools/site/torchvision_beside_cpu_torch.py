@@ -12,7 +12,7 @@ _OPERATORS = ("nms", "qnms")
 class _DeclareOperators:  # a finder needs no base class, and importlib.abc would cost every interpreter
     library = None
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name, path=None, target=None):  # noqa: ARG002 - importlib's signature
         if name == "torchvision":
             sys.meta_path.remove(self)
             import torch

@@ -51,7 +51,7 @@ def contract(source: Source, architecture: str, config: Mapping[str, Any] | None
         return _of_entry(graph, entry, config)
     except Unknown as why:
         return Contract(None, "", str(why))
-    except (Exception, RecursionError) as why:  # a probe may never stop a server
+    except (Exception, RecursionError) as why:  # noqa: BLE001 - a probe may never stop a server
         return Contract(None, "", f"{type(why).__name__}: {why}")
 
 
@@ -120,7 +120,7 @@ def _reached(source: Source, architecture: str, config: Mapping[str, Any] | None
             return None
         reached = _constructed(graph, entry, config).reached
         return list({owner: None for cls in reached for owner in graph.mro(cls)})
-    except (Exception, RecursionError):  # a probe may never stop a server
+    except (Exception, RecursionError):  # noqa: BLE001 - a probe may never stop a server
         return None
 
 
