@@ -106,14 +106,13 @@ def _one(name: str) -> Row:
     case = CORPUS[name]
     row: Row = {"name": name, "kind": case["kind"], "status": "not taken", "why": "", "disagrees": []}
     launches: list[Launch] = []
-    room: Any = launch_check
-    judge = room.judge
+    judge = launch_check.judge
 
     def judged(launch: Launch, *args: Any) -> Any:
         launches.append(launch)
         return judge(launch, *args)
 
-    room.judge = judged
+    launch_check.judge = judged
     try:
         report = launch_check.check(
             [word.replace("{models}", str(MODELS)) for word in case["argv"]],
@@ -124,7 +123,7 @@ def _one(name: str) -> Row:
     except CouldNotCheck as error:
         return row | {"why": error.message}
     finally:
-        room.judge = judge
+        launch_check.judge = judge
     build = report.build
     if build is None:
         return row | {"why": next((f.message for f in report.findings), "")}
@@ -155,20 +154,77 @@ def environment_of(case: Row) -> dict[str, str]:
     return dict(os.environ) | (case.get("env") or {})
 
 
+#: What the checkpoint's quantization is called here -> the first words of the methods that SGLang has for it.
+METHODS = {
+    "unquantized": ("UnquantizedFusedMoEMethod",),
+    "fp8": ("Fp8MoEMethod",),
+    "modelopt_fp8": ("ModelOptFp8MoEMethod",),
+    "modelopt_fp4": ("ModelOptNvFp4FusedMoEMethod",),
+    "ct_fp8": ("CompressedTensorsFusedMoEMethod (CompressedTensorsW8A8Fp8MoE", "CompressedTensorsW8A8Fp8MoE"),
+    "ct_wna16": (
+        "CompressedTensorsFusedMoEMethod (CompressedTensorsWNA16",
+        "CompressedTensorsFusedMoEMethod (CompressedTensorsMxInt4MoE",
+        "CompressedTensorsWNA16",
+    ),
+    "mxfp4": ("Mxfp4",),
+    "mxfp8": ("Fp8MoEMethod", "Mxfp8"),
+    "w4afp8": ("W4AFp8MoEMethod",),
+    "quark_mxfp4": ("QuarkFusedMoEMethod (QuarkW4A4MXFp4MoE", "QuarkW4A4MXFp4MoE"),
+    "gptq": ("GPTQMarlinMoEMethod", "GPTQ"),
+    "gptq_marlin": ("GPTQMarlinMoEMethod", "GPTQ"),
+    "awq": ("AWQ",),
+    "awq_marlin": ("AWQ",),
+    "auto_round": ("GPTQ", "AWQ"),
+}
+#: Runners that are objects of their own; other names stand for kernels that a method calls itself.
+MADE = ("triton", "marlin", "deep_gemm")
+
+
 def against_the_table(launch: Any) -> tuple[int, list[str]]:
     """How many answers of the hand-written table could be compared with the build, and those that differ."""
-    from sglang_guards.launch import moe_layers
     from sglang_guards.launch.facts import Launch
 
-    compared, differ = 0, []
     kept = {name: fact for name, fact in launch.facts.items() if not name.startswith("build.")}
-    reckoned = Launch(kept, argv=launch.argv, env=launch.env, typed=launch.typed, source=launch.source)
+    table = Launch(kept, argv=launch.argv, env=launch.env, typed=launch.typed, source=launch.source)
+    compared, differ = 0, []
     for model in ("target", "draft"):
-        for what, table, built in moe_layers.compared(reckoned, launch, model):
+        moe, method = launch.get(f"build.{model}.moe"), launch.get(f"build.{model}.method")
+        if moe is None:
+            continue
+        same = {"MoE layers": (table.get(f"{model}.exists"), moe, table.get(f"{model}.exists") == moe)}
+        if moe and method:
+            kind = table.get(f"{model}.kind")
+            same["method"] = (kind, method, _is_method(kind, method, launch, model))
+            runner, made = table.get(f"{model}.runner"), launch.get(f"build.{model}.runner", "")
+            same["runner"] = (runner, made, _is_runner(runner, made, launch, model))
+        for what, (ours, built, equal) in same.items():
+            if ours is None:  # the table says that it does not know
+                continue
             compared += 1
-            if table != built:
-                differ.append(f"{model} {what}: the table says {table}, the build {built}")
+            if not equal:
+                differ.append(f"{model} {what}: the table says {ours}, the build {built or 'none'}")
     return compared, differ
+
+
+def _is_method(kind: Any, method: str, launch: Any, model: str) -> bool:
+    if kind in ("fp8", "mxfp8", "mxfp4") and method.startswith(("Mxfp4", "DeepSeekMxfp4")):
+        text = str(launch.get("model.config") or {})  # DeepSeek-V4: FP4 experts in an FP8 checkpoint
+        return kind == "mxfp4" or "expert_dtype" in text
+    return method.startswith(METHODS.get(kind, ("?",)))
+
+
+def _is_runner(runner: Any, made: str, launch: Any, model: str) -> bool:
+    """An all-to-all backend stands for a runner that takes its layout, which Triton's plain one does not."""
+    own = launch.get("args.speculative_moe_a2a_backend") if model == "draft" else None
+    if runner == (own or launch.get("args.moe_a2a_backend")):
+        return made != "triton"
+    return runner == made if made else runner not in MADE or _uncertain(launch, model)
+
+
+def _uncertain(launch: Any, model: str) -> bool:
+    """A layer that has a runner and may pass it by, or layers of more than one kind: the build names no one runner."""
+    layers = [x for r in launch["build.ranks"] if r["rank"]["model"] == model for x in r["layers"]]
+    return any(x["runner"] for x in layers)
 
 
 def false_error(row: Row) -> bool:
@@ -181,8 +237,8 @@ def line(row: Row) -> str:
     """One launch."""
     bad = [f"{f[0]} {f[2]} [{f[3]}]" for f in row.get("findings", ()) if f[0].startswith("BLD")]
     said = "; ".join([*row["disagrees"], *bad, row["why"], *row.get("notes", ())])
-    layers = ", ".join(row.get("layers", ()))
-    return f"{row['release']:12} {row['name']:48} {row['status']:10} {row['seconds']:5.1f} s {layers} {said}"
+    head = f"{row['release']:12} {row['name']:48} {row['status']:10} {row['seconds']:5.1f} s"
+    return f"{head} {', '.join(row.get('layers', ()))} {said}"
 
 
 def summary(release: str, rows: list[Row]) -> str:

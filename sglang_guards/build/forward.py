@@ -44,13 +44,22 @@ class _Scope:
 
 def needs_runner(method: Any, layer: Any) -> str | None:
     """``file:line`` at which every way through `apply` uses ``self.runner``; None where one does not, or may not."""
-    entry = getattr(method, "apply_weights", None) or getattr(method, "apply", None)
     places: list[str] = []
-    try:
-        ends = _call(entry, {"layer": layer}, _DEPTH, places)
-    except RecursionError:
-        return None
+    ends = _ends(method, layer, places)
     return places[0] if places and ends <= {_End.READS, _End.RAISES} and _End.READS in ends else None
+
+
+def may_pass_by_runner(method: Any, layer: Any) -> bool:
+    """Whether one way through `apply` uses ``self.runner`` and another may return without it."""
+    return {_End.READS, _End.LEAVES} <= _ends(method, layer, [])
+
+
+def _ends(method: Any, layer: Any, places: list[str]) -> set[_End]:
+    entry = getattr(method, "apply_weights", None) or getattr(method, "apply", None)
+    try:
+        return _call(entry, {"layer": layer}, _DEPTH, places)
+    except RecursionError:
+        return set()
 
 
 def _call(function: Any, known: Mapping[str, Any], depth: int, places: list[str]) -> set[_End]:

@@ -5,6 +5,7 @@
 - ``exists``: whether that model has MoE layers at all;
 - ``runner``: the MoE runner (``triton``, ``flashinfer_trtllm``, …; ``none`` without MoE layers);
 - ``runner_why``: the fact that decides it, one clause;
+- ``kind``: the experts' quantization, as in `checkpoint.quant_kind`;
 - ``weight_only``: int4/int8 weight-only experts (the gate of the fused sum excludes them);
 - ``top_k``: experts per token, including fused shared experts;
 - ``reaches_gate``: the Triton runner with weights that the gate of the fused sum lets pass;
@@ -31,27 +32,6 @@ def facts(launch: Facts, which: str) -> Mapping[str, Fact]:
     """Facts of the `target` or `draft` layers, keyed ``<which>.<name>``."""
     made = _Layers(launch, which).facts()
     return {f"{which}.{name}": Fact(value, "derived", where) for name, (value, where) in made.items()}
-
-
-def compared(launch: Facts, built: Facts, which: str) -> list[tuple[str, Any, Any]]:
-    """What the tables say of a launch that was not built, beside what its build says: (what, table, build).
-
-    Only what both know. An all-to-all backend stands for a runner that is not Triton's plain one, and a kernel of the
-    method's own for no runner at all.
-    """
-    found: list[tuple[str, Any, Any]] = []
-    exists, moe = launch.get(f"{which}.exists"), built.get(f"build.{which}.moe")
-    if exists is not None and moe is not None:
-        found.append(("has MoE layers", exists, moe))
-    method = built.get(f"build.{which}.method")
-    if not moe or method is None:
-        return found
-    reckoned = _Layers(launch, which)
-    runner, made = reckoned.runner().name, built.get(f"build.{which}.runner", "")
-    if runner is not None:
-        found.append(("runner", runner, made))
-    found.append(("method", reckoned.kind(), method))
-    return found
 
 
 class _Layers:
@@ -85,6 +65,7 @@ class _Layers:
                 "reaches_gate": (runner.name == "triton" and not runner.weight_only, runner.why),
             }
         for name, answer in (
+            ("kind", (self.kind(), "")),
             ("top_k", self.top_k()),
             ("experts_filtered", self.experts_filtered()),
             ("lora_wrapped", self.lora_wrapped()),
@@ -125,6 +106,7 @@ class _Layers:
             aiter=env_bool(self.launch.env, "SGLANG_USE_AITER", self.launch.source),
             width=self.width(),
             config=text_config(self.get("config") or {}),
+            group=_group(self.get("quant_config") or {}),
         )
         if not query.platform:
             return Runner(None, "the GPU")
@@ -232,3 +214,15 @@ class _Layers:
             return "float32" if asked != "bfloat16" else "bfloat16"
         dtype = self.get("dtype")
         return None if dtype is None else str(dtype)
+
+
+def _group(quant_config: Mapping[str, Any]) -> int | None:
+    """The group size of compressed-tensors' weights, where it has one."""
+    groups = quant_config.get("config_groups")
+    sizes = {
+        part["weights"].get("group_size")
+        for part in (groups.values() if isinstance(groups, Mapping) else ())
+        if isinstance(part, Mapping) and isinstance(part.get("weights"), Mapping)
+    }
+    size = sizes.pop() if len(sizes) == 1 else None
+    return size if isinstance(size, int) else None
