@@ -101,18 +101,19 @@ def serve() -> None:
 def _one(name: str) -> Row:
     from sglang_guards.errors import CouldNotCheck
     from sglang_guards.launch.facts import Launch
-    from sglang_guards.preflight import launch_check
+    from sglang_guards.preflight import judging, launch_check
 
     case = CORPUS[name]
     row: Row = {"name": name, "kind": case["kind"], "status": "not taken", "why": "", "disagrees": []}
     launches: list[Launch] = []
-    judge = launch_check.judge
+    room: Any = judging
+    judge = room.judge
 
     def judged(launch: Launch, *args: Any) -> Any:
         launches.append(launch)
         return judge(launch, *args)
 
-    launch_check.judge = judged
+    room.judge = judged
     try:
         report = launch_check.check(
             [word.replace("{models}", str(MODELS)) for word in case["argv"]],
@@ -123,7 +124,7 @@ def _one(name: str) -> Row:
     except CouldNotCheck as error:
         return row | {"why": error.message}
     finally:
-        launch_check.judge = judge
+        room.judge = judge
     build = report.build
     if build is None:
         return row | {"why": next((f.message for f in report.findings), "")}
@@ -194,7 +195,7 @@ def against_the_table(launch: Any) -> tuple[int, list[str]]:
         same = {"MoE layers": (table.get(f"{model}.exists"), moe, table.get(f"{model}.exists") == moe)}
         if moe and method:
             kind = table.get(f"{model}.kind")
-            same["method"] = (kind, method, _is_method(kind, method, launch, model))
+            same["method"] = (kind, method, _is_method(kind, method, launch))
             runner, made = table.get(f"{model}.runner"), launch.get(f"build.{model}.runner", "")
             same["runner"] = (runner, made, _is_runner(runner, made, launch, model))
         for what, (ours, built, equal) in same.items():
@@ -206,7 +207,7 @@ def against_the_table(launch: Any) -> tuple[int, list[str]]:
     return compared, differ
 
 
-def _is_method(kind: Any, method: str, launch: Any, model: str) -> bool:
+def _is_method(kind: Any, method: str, launch: Any) -> bool:
     if kind in ("fp8", "mxfp8", "mxfp4") and method.startswith(("Mxfp4", "DeepSeekMxfp4")):
         text = str(launch.get("model.config") or {})  # DeepSeek-V4: FP4 experts in an FP8 checkpoint
         return kind == "mxfp4" or "expert_dtype" in text
