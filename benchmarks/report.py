@@ -537,7 +537,7 @@ def loaded() -> list[str]:
         "",
         f"Dummy weights, TP 1 (`{rows[0]['command']}`); for comparison with what `check` builds. `allocated` is all that torch holds after loading: "
         "Triton kernels keep their MXFP4 weights outside of the module's parameters. `tests/build/test_against_engine.py` holds `check`'s build "
-        "against these rows: layers, methods and runners are the same, the experts' bytes equal, all bytes equal but for 131,072.",
+        "against these rows: layers, methods and runners are the same, the bytes of the experts and of all parameters and buffers equal to the byte.",
         "",
         *table(
             ["SGLang", "model", "MoE layers", "parameters, bytes", "buffers, bytes", "allocated, bytes"], body

@@ -57,6 +57,9 @@ TABLE: tuple[Release, ...] = (
     ),
 )
 
+#: Forks with a distribution of their own, one dated wheel each (`tests/live/test_forks.py`).
+FORKS = ("lsglang==1.6.5",)
+
 #: Every version, oldest first.
 RELEASES: tuple[str, ...] = tuple(release.version for release in TABLE)
 #: Those that know `--enable-fused-moe-sum-all-reduce`.

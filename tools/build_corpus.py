@@ -1,200 +1,258 @@
-"""Build every launch of a corpus on some releases, and print what SGLang's own constructors said.
+"""Check every launch of the test corpus with its build, on some releases: what SGLang's own constructors said.
 
-    python tools/build_corpus.py --corpus tests/launches/corpus --models tests/launches/models \
-        --trees FOLDER_OF_UNPACKED_WHEELS --releases 0.5.15 0.5.19 0.5.23 [--only NAME…] [--json FILE]
+    python tools/build_corpus.py [--releases 0.5.15 0.5.23] [--kind good] [--only NAME …] [--json FILE] [-v]
 
-One process per release and kind of GPU imports SGLang; every launch is a fork of it.
+prints a line per release, each refusal, each reason why something was not built, and each MoE layer of which the
+hand-written table of `launch/` says something else than the build. One process per release. Exit code 1 where a good
+launch is refused by the build, or the table disagrees.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-REPO = Path(__file__).resolve().parents[1]
-if str(REPO) not in sys.path:
-    sys.path.insert(0, str(REPO))
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
 
-from tools.toml import tomllib  # noqa: E402
+from tests.launches.checks import MODELS, environment  # noqa: E402
+from tests.launches.corpus_cases import CORPUS  # noqa: E402
+from tests.releases import RELEASES  # noqa: E402
+
+Row = dict[str, Any]
 
 
-def main() -> None:
+def main() -> int:
     options = _options()
-    if options.serve:
-        _serve(options)
-        return
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for release in options.releases:
-        cases = [case for case in _cases(options) if _wanted(case, release, options)]
-        by_gpu: dict[str, list[dict[str, Any]]] = {}
-        for case in cases:
-            by_gpu.setdefault(case["gpu"].split("x", 1)[1], []).append(case)
-        for group in by_gpu.values():
-            rows += _run(release, group, options)
+        names = [name for name in CORPUS if _wanted(name, release, options)]
+        found = []
+        for row in run(release, names):
+            found.append(row)
+            if options.verbose:
+                print(line(row), flush=True)
+        rows += found
+        print(summary(release, found), flush=True)
     if options.json:
         Path(options.json).write_text(json.dumps(rows, indent=1), encoding="utf-8")
-    _summary(rows)
+    wrong = [row for row in rows if false_error(row) or row["disagrees"]]
+    for row in rows:
+        if (row in wrong or row["status"] == "not built") and not options.verbose:
+            print(line(row))
+    return 1 if wrong else 0
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--corpus", type=Path, required=True)
-    parser.add_argument("--models", type=Path, required=True)
-    parser.add_argument("--trees", type=Path, default=Path.home() / ".cache/sglang-guards/trees")
-    parser.add_argument("--releases", nargs="+", default=["0.5.19"])
-    parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--kind", choices=("good", "bad", "all"), default="all")
-    parser.add_argument("--first-rank", action="store_true", help="rank 0 only")
-    parser.add_argument("--any-release", action="store_true", help="also releases that a case does not name")
-    parser.add_argument("--json")
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--releases", nargs="+", default=list(RELEASES[1:]), help="default: all with the flag"
+    )
+    parser.add_argument("--only", nargs="*", default=[], help="words in a launch's name")
+    parser.add_argument("--kind", choices=("good", "bad", "all"), default="good")
+    parser.add_argument("--json", help="keep the rows in this file")
+    parser.add_argument("-v", "--verbose", action="store_true", help="a line per launch")
     return parser.parse_args()
 
 
-def _cases(options: argparse.Namespace) -> list[dict[str, Any]]:
-    cases = []
-    for path in sorted(options.corpus.glob("*.toml")):
-        case = tomllib.loads(path.read_text(encoding="utf-8"))
-        kind = "bad" if path.stem.startswith(("bug", "note")) else "good"
-        cases.append({"kind": kind, "name": path.stem, "first": options.first_rank} | case)
-    return cases
-
-
-def _wanted(case: dict[str, Any], release: str, options: argparse.Namespace) -> bool:
-    if options.only and not any(word in case["name"] for word in options.only):
+def _wanted(name: str, release: str, options: argparse.Namespace) -> bool:
+    case = CORPUS[name]
+    if options.only and not any(word in name for word in options.only):
         return False
     if options.kind not in ("all", case["kind"]) or case["gpu"] == "unknown":
         return False
-    accepted = case.get("releases") or case.get("parses_in") or case.get("release", release)
-    return options.any_release or accepted is None or release in accepted
+    return release in case.get("releases", [case.get("release")])
 
 
-def _run(release: str, cases: list[dict[str, Any]], options: argparse.Namespace) -> list[dict[str, Any]]:
-    env = os.environ | {
-        "PYTHONPATH": f"{options.trees / release}{os.pathsep}{REPO}",
-        "HF_HUB_OFFLINE": "1",
-        "SGLANG_LOGGING_CONFIG_PATH": "",
-    }
-    with tempfile.TemporaryDirectory() as folder:
-        work, out = Path(folder) / "work.json", Path(folder) / "out.jsonl"
-        work.write_text(
-            json.dumps({"cases": cases, "models": str(options.models.resolve()), "out": str(out)})
-        )
-        arguments = [sys.executable, __file__, "--corpus", ".", "--models", ".", "--serve", str(work)]
-        log = Path(folder) / "log"
-        with log.open("w") as sink:
-            done = subprocess.run(arguments, env=env, stdout=sink, stderr=sink, check=False)
-        lines = out.read_text().splitlines() if out.exists() else []
-        if done.returncode:
-            print(f"{release}: the process ended with {done.returncode}: {log.read_text()[-1500:]}")
-    rows = [{"release": release, **json.loads(line)} for line in lines]
-    for row in rows:
-        _show(row)
-    return rows
+def run(release: str, names: list[str]) -> Iterator[Row]:
+    """A row per launch, as they come; equal environments and machines follow each other."""
+    order = sorted(names, key=lambda n: (sorted(CORPUS[n].get("env", {}).items()), CORPUS[n]["gpu"]))
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from tools.build_corpus import serve; serve()", *order],
+        env=environment(release),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    for text in process.stdout:
+        yield {"release": release, **json.loads(text)}
+    if process.wait():
+        raise RuntimeError(f"{release}: the process ended with exit code {process.returncode}")
 
 
-def _show(row: dict[str, Any]) -> None:
-    build = row.get("build") or {}
-    text = build.get("reason") or row.get("error") or ""
-    for rank in build.get("ranks", ()):
-        if rank["refusal"]:
-            r = rank["refusal"]
-            text = f"{r['type']}: {r['message'][:200]} ({r['where']}) {r['layer']} [{rank['rank']['model']}]"
-            break
-    else:
-        first = next((r for r in build.get("ranks", ()) if r["status"] == "built"), None)
-        if first and not text:
-            kinds = ", ".join(f"{x['count']}×{x['method']}:{x['runner'] or '-'}" for x in first["layers"])
-            tokens = first.get("kv_tokens")
-            text = f"KV {tokens} of {first.get('context_length')} " if tokens else ""
-            text += f"{(first['weights_bytes'] or 0) / 2**30:.2f} GiB {kinds}"
-    status = build.get("status") or "refused in resolution"
-    print(f"{row['release']:12} {row['name']:48} {status:10} {row['seconds']:5.1f}s {text[:330]}", flush=True)
+def serve() -> None:
+    """In the release's process: a JSON line per launch named on the command line."""
+    for name in sys.argv[1:]:
+        started = time.monotonic()
+        row = _one(name)
+        print(json.dumps(row | {"seconds": round(time.monotonic() - started, 2)}), flush=True)
 
 
-def _summary(rows: list[dict[str, Any]]) -> None:
-    for release in dict.fromkeys(row["release"] for row in rows):
-        for kind in ("good", "bad"):
-            count = Counter(
-                (row.get("build") or {}).get("status", "not resolved")
-                for row in rows
-                if row["release"] == release and row["kind"] == kind
-            )
-            if count:
-                print(release, kind, dict(count))
+def _one(name: str) -> Row:
+    from sglang_guards.errors import CouldNotCheck
+    from sglang_guards.launch.facts import Launch
+    from sglang_guards.preflight import judging, launch_check
 
+    case = CORPUS[name]
+    row: Row = {"name": name, "kind": case["kind"], "status": "not taken", "why": "", "disagrees": []}
+    launches: list[Launch] = []
+    room: Any = judging
+    judge = room.judge
 
-def _serve(options: argparse.Namespace) -> None:
-    work = json.loads(Path(options.serve).read_text())
-    from sglang_guards.build import construct, torch_on_meta
-    from sglang_guards.launch import gpus
-    from sglang_guards.preflight import simulated_gpu
+    def judged(launch: Launch, *args: Any) -> Any:
+        launches.append(launch)
+        return judge(launch, *args)
 
-    torch_on_meta.prepare_libraries()
-    folder = Path(tempfile.mkdtemp())
-    simulated_gpu.hide()
-    simulated_gpu.write_tools(folder)
-    os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
-    gpu = gpus.parse(work["cases"][0]["gpu"])
-    simulated_gpu.strike(gpu)
-    construct.prepare(gpu)
-    import sglang.srt.model_loader
-    import sglang.srt.server_args  # noqa: F401
-
-    for case in work["cases"]:
-        pid = os.fork()
-        if pid == 0:
-            _one(case, Path(work["models"]), Path(work["out"]))
-        os.waitpid(pid, 0)
-
-
-def _one(case: dict[str, Any], models: Path, out: Path) -> None:
-    started = time.monotonic()
-    row: dict[str, Any] = {"name": case["name"], "kind": case["kind"]}
+    room.judge = judged
     try:
-        row["build"] = _build(case, models)
-    except BaseException as error:  # noqa: BLE001 - what was raised is the case's row
-        row["error"] = f"{type(error).__name__}: {str(error)[:300]}"
-    row["seconds"] = time.monotonic() - started
-    with contextlib.suppress(OSError), out.open("a") as file:
-        file.write(json.dumps(row) + "\n")
-    os._exit(0)
+        report = launch_check.check(
+            [word.replace("{models}", str(MODELS)) for word in case["argv"]],
+            gpu=case["gpu"],
+            env=environment_of(case),
+            model_config=MODELS / case["model"] if case.get("model") else None,
+        )
+    except CouldNotCheck as error:
+        return row | {"why": error.message}
+    finally:
+        room.judge = judge
+    build = report.build
+    if build is None:
+        return row | {"why": next((f.message for f in report.findings), "")}
+    compared, disagrees = against_the_table(launches[0])
+    return row | {
+        "status": build["status"],
+        "why": build["reason"],
+        "notes": sorted({note for rank in build["ranks"] for note in rank["notes"]}),
+        "kv_tokens": launches[0].get("build.kv_tokens"),
+        "peak_mib": build["peak_mib"],
+        "findings": [[f.id, f.severity.value, f.message, f.cause] for f in report.findings],
+        "layers": sorted(
+            {
+                f"{rank['rank']['model']} {x['count']} × {x['method']} on {x['runner'] or 'no runner'}"
+                for rank in build["ranks"]
+                for x in rank["layers"]
+            }
+        ),
+        "compared": compared,
+        "disagrees": disagrees,
+    }
 
 
-def _build(case: dict[str, Any], models: Path) -> dict[str, Any]:
-    from sglang.srt.server_args import prepare_server_args
+def environment_of(case: Row) -> dict[str, str]:
+    """This process's, with what the case sets."""
+    import os
 
-    from sglang_guards import sglang_compat
-    from sglang_guards.build import construct
-    from sglang_guards.launch import gpus, model_files
-    from sglang_guards.preflight import command_line, simulated_gpu
+    return dict(os.environ) | (case.get("env") or {})
 
-    os.environ.update(case.get("env") or {})
-    simulated_gpu.strike(gpus.parse(case["gpu"]))
-    words = list(command_line.parse([w.replace("{models}", str(models)) for w in case["argv"]]).args)
-    config = models / case["model"] / "config.json"
-    scratch = Path(tempfile.mkdtemp())
-    for at, word in enumerate(words[:-1]):
-        if word in ("--model-path", "--model"):
-            folder = model_files.lay_out(model_files.read(config), config.parent, words[at + 1], scratch)
-            words[at + 1] = str(folder)
-    server_args = prepare_server_args(words)
-    view = sglang_compat.resolve(server_args)
-    return construct.build(
-        server_args, view, gpu=gpus.parse(case["gpu"]), first_rank_only=case["first"]
-    ).to_dict()
+
+#: What the checkpoint's quantization is called here -> the first words of the methods that SGLang has for it.
+METHODS = {
+    "unquantized": ("UnquantizedFusedMoEMethod",),
+    "fp8": ("Fp8MoEMethod",),
+    "modelopt_fp8": ("ModelOptFp8MoEMethod",),
+    "modelopt_fp4": ("ModelOptNvFp4FusedMoEMethod",),
+    "ct_fp8": ("CompressedTensorsFusedMoEMethod (CompressedTensorsW8A8Fp8MoE", "CompressedTensorsW8A8Fp8MoE"),
+    "ct_wna16": (
+        "CompressedTensorsFusedMoEMethod (CompressedTensorsWNA16",
+        "CompressedTensorsFusedMoEMethod (CompressedTensorsMxInt4MoE",
+        "CompressedTensorsWNA16",
+    ),
+    "mxfp4": ("Mxfp4",),
+    "mxfp8": ("Fp8MoEMethod", "Mxfp8"),
+    "w4afp8": ("W4AFp8MoEMethod",),
+    "quark_mxfp4": ("QuarkFusedMoEMethod (QuarkW4A4MXFp4MoE", "QuarkW4A4MXFp4MoE"),
+    "gptq": ("GPTQMarlinMoEMethod", "GPTQ"),
+    "gptq_marlin": ("GPTQMarlinMoEMethod", "GPTQ"),
+    "awq": ("AWQ",),
+    "awq_marlin": ("AWQ",),
+    "auto_round": ("GPTQ", "AWQ"),
+}
+#: Runners that are objects of their own; other names stand for kernels that a method calls itself.
+MADE = ("triton", "marlin", "deep_gemm")
+
+
+def against_the_table(launch: Any) -> tuple[int, list[str]]:
+    """How many answers of the hand-written table could be compared with the build, and those that differ."""
+    from sglang_guards.launch.facts import Launch
+
+    kept = {name: fact for name, fact in launch.facts.items() if not name.startswith("build.")}
+    table = Launch(kept, argv=launch.argv, env=launch.env, typed=launch.typed, source=launch.source)
+    compared, differ = 0, []
+    for model in ("target", "draft"):
+        moe, method = launch.get(f"build.{model}.moe"), launch.get(f"build.{model}.method")
+        if moe is None:
+            continue
+        same = {"MoE layers": (table.get(f"{model}.exists"), moe, table.get(f"{model}.exists") == moe)}
+        if moe and method:
+            kind = table.get(f"{model}.kind")
+            same["method"] = (kind, method, _is_method(kind, method, launch))
+            runner, made = table.get(f"{model}.runner"), launch.get(f"build.{model}.runner", "")
+            same["runner"] = (runner, made, _is_runner(runner, made, launch, model))
+        for what, (ours, built, equal) in same.items():
+            if ours is None:  # the table says that it does not know
+                continue
+            compared += 1
+            if not equal:
+                differ.append(f"{model} {what}: the table says {ours}, the build {built or 'none'}")
+    return compared, differ
+
+
+def _is_method(kind: Any, method: str, launch: Any) -> bool:
+    if kind in ("fp8", "mxfp8", "mxfp4") and method.startswith(("Mxfp4", "DeepSeekMxfp4")):
+        text = str(launch.get("model.config") or {})  # DeepSeek-V4: FP4 experts in an FP8 checkpoint
+        return kind == "mxfp4" or "expert_dtype" in text
+    return method.startswith(METHODS.get(kind, ("?",)))
+
+
+def _is_runner(runner: Any, made: str, launch: Any, model: str) -> bool:
+    """An all-to-all backend stands for a runner that takes its layout, which Triton's plain one does not."""
+    own = launch.get("args.speculative_moe_a2a_backend") if model == "draft" else None
+    if runner == (own or launch.get("args.moe_a2a_backend")):
+        return made != "triton"
+    return runner == made if made else runner not in MADE or _uncertain(launch, model)
+
+
+def _uncertain(launch: Any, model: str) -> bool:
+    """A layer that has a runner and may pass it by, or layers of more than one kind: the build names no one runner."""
+    layers = [x for r in launch["build.ranks"] if r["rank"]["model"] == model for x in r["layers"]]
+    return any(x["runner"] for x in layers)
+
+
+def false_error(row: Row) -> bool:
+    """A launch that is known to work, and an error from its build."""
+    errors = [f for f in row.get("findings", ()) if f[0].startswith("BLD") and f[1] == "error"]
+    return row["kind"] == "good" and bool(errors)
+
+
+def line(row: Row) -> str:
+    """One launch."""
+    bad = [f"{f[0]} {f[2]} [{f[3]}]" for f in row.get("findings", ()) if f[0].startswith("BLD")]
+    said = "; ".join([*row["disagrees"], *bad, row["why"], *row.get("notes", ())])
+    head = f"{row['release']:12} {row['name']:48} {row['status']:10} {row['seconds']:5.1f} s"
+    return f"{head} {', '.join(row.get('layers', ()))} {said}"
+
+
+def summary(release: str, rows: list[Row]) -> str:
+    """One release: how many launches were built, how many of them wrongly refused, and how the table fared."""
+    states = Counter(row["status"] for row in rows)
+    taken = len(rows) - states["not taken"]
+    compared = sum(row.get("compared", 0) for row in rows)
+    return (
+        f"SGLang {release}: {states['built']} of {taken} launches built, {states['refused']} refused, "
+        f"{sum(map(false_error, rows))} false errors; the table: {compared} answers compared, "
+        f"{sum(len(row['disagrees']) for row in rows)} differ"
+    )
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -4,7 +4,7 @@
     python tools/trees.py 0.5.15 0.5.23      these releases
     python tools/trees.py lsglang==1.6.5     a fork, by the name of its distribution
     python tools/trees.py --ci               the ones that CI runs SGLang of
-    python tools/trees.py --all              every release that the tests know
+    python tools/trees.py --all              every release and fork that the tests know
 
 Each lands in <dest>/<release>/, by default where tests/trees.py looks. Releases that are there already are left
 alone. Exit code 1 when a release could not be fetched.
@@ -21,15 +21,15 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from sglang_guards.preflight.releases import FetchFailed, fetch, trees_root
-from tests.releases import RELEASES, TABLE
+from tests.releases import FORKS, RELEASES, TABLE
 
 #: One release of each shape of SGLang's argument resolution and plugin loading.
-CI_RELEASES = tuple(release.version for release in TABLE if release.runs)
+CI_RELEASES = (*(release.version for release in TABLE if release.runs), *FORKS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _options(argv)
-    releases = RELEASES if options.all else CI_RELEASES if options.ci else tuple(options.release)
+    releases = (*RELEASES, *FORKS) if options.all else CI_RELEASES if options.ci else tuple(options.release)
     dest: Path = options.dest
     dest.mkdir(parents=True, exist_ok=True)
     width = max(map(len, releases))
@@ -47,7 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("release", nargs="*", type=_release, help="such as 0.5.15; a fork as name==version")
-    parser.add_argument("--all", action="store_true", help=f"all {len(RELEASES)} that the tests know")
+    parser.add_argument(
+        "--all", action="store_true", help=f"all {len(RELEASES)} that the tests know, and {', '.join(FORKS)}"
+    )
     parser.add_argument("--ci", action="store_true", help=", ".join(CI_RELEASES))
     parser.add_argument("--dest", type=Path, default=trees_root(), help="default: %(default)s")
     options = parser.parse_args(argv)

@@ -57,6 +57,15 @@ def _weights(model: Any) -> Iterator[Step]:
         yield f"the weights of {name}", "load", functools.partial(function, module)
 
 
+def reserve_positions(server_args: Any, model_config: Any, model: Any) -> None:
+    """ModelRunner lengthens the tables of rotary positions beyond the context once a model is loaded."""
+    from sglang.srt.utils import common
+
+    # 0.5.23 reads the arguments from the published context.
+    values = {"model": model, "server_args": server_args, "model_config": model_config}
+    process_group.call(common.reserve_rope_cache_for_long_sequences, values)
+
+
 def stand_in_runner(server_args: Any, view: Any, model_config: Any, model: Any, rank: Rank) -> Any:
     """SGLang's ModelRunner without its constructor: what is known is real, everything else a stand-in."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import pkgutil
 import sys
 from collections.abc import Iterable, Iterator
@@ -38,9 +39,37 @@ def _only(architectures: frozenset[str]) -> Iterator[None]:
 
 
 def _names_one(info: Any, architectures: frozenset[str]) -> bool:
+    text = _text(info)
+    return text is None or any(name in text for name in architectures)
+
+
+def registered(architectures: Iterable[str]) -> bool:
+    """Whether SGLang's registry has a class for one of them."""
+    return any(name in getattr(sys.modules[_REGISTRY].ModelRegistry, "models", ()) for name in architectures)
+
+
+def missing(architectures: Iterable[str]) -> str:
+    """Why the registry has no class for them: the import that failed, where there is one."""
+    names = list(architectures)
+    said = f"this SGLang has no model class {', '.join(names)}, or it cannot be imported here"
+    folder = importlib.import_module(_MODELS.rstrip(".")).__path__
+    for info in pkgutil.iter_modules(folder, _MODELS):
+        if not info.ispkg and _defines_one(info, names):
+            try:
+                importlib.import_module(info.name)
+            except Exception as error:
+                return f"{said}: {info.name.removeprefix(_MODELS)}: {type(error).__name__}: {error}"
+    return said
+
+
+def _defines_one(info: Any, names: Iterable[str]) -> bool:
+    text = _text(info)
+    return text is not None and any(f"class {name}(" in text for name in names)
+
+
+def _text(info: Any) -> str | None:
     file = Path(getattr(info.module_finder, "path", "")) / f"{info.name.rpartition('.')[2]}.py"
     try:
-        text = file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8")
     except (OSError, ValueError):
-        return True
-    return any(name in text for name in architectures)
+        return None

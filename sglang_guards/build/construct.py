@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
-import importlib
 import json
 import os
 import resource
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_guards.build import (
     after,
+    ahead,
     blame,
     classes,
     draft,
@@ -94,7 +94,7 @@ def build(
         plan = _plan(server_args, view, draft_known, int(gpu.memory_gib * memory.GIB) if gpu else None)
         plan = replace(plan, tensors=tensors)
         classes.prepare([name for one in plan.subjects for name in _architectures(one.config)])
-        _import_ahead(plan)
+        ahead.import_modules(draft=len(plan.subjects) > 1)
     except (Exception, stand_ins.CannotTell) as error:
         return BuildResult(reason=_reason(error), seconds=time.monotonic() - started)
     built: list[RankBuild] = []
@@ -125,21 +125,6 @@ def _plan(server_args: Any, view: Any, draft_known: bool, gpu_bytes: int | None)
             except (Exception, stand_ins.CannotTell) as error:
                 left_out.append(("draft", _reason(error)))
     return Plan(server_args, view, tuple(subjects), tuple(left_out), gpu_bytes)
-
-
-#: Imported before the ranks fork, so that each of them does not import it again.
-_AHEAD = (
-    "sglang.srt.layers.dp_attention",
-    "sglang.srt.model_executor.model_runner",
-    "sglang.srt.model_loader.loader",
-)
-
-
-def _import_ahead(plan: Plan) -> None:
-    more = ("sglang.srt.speculative.spec_utils",) if len(plan.subjects) > 1 else ()
-    for name in (*_AHEAD, *more):
-        with contextlib.suppress(Exception):  # a rank will say what is wrong with it
-            importlib.import_module(name)
 
 
 def _architectures(config: Any) -> list[str]:
@@ -247,6 +232,8 @@ def _build_model(plan: Plan, subject: Subject, rank: Rank) -> tuple[RankBuild, A
     if blamed is not None:
         return RankBuild(rank, seconds=time.monotonic() - started, **blamed), None
     model = made[0]
+    # Its buffers are counted with the weights, and it asks nothing; a model that it does not suit stays as it is.
+    _attempt(lambda: after.reserve_positions(plan.server_args, subject.config, model), "load")
     total, kinds = layers.weight_bytes(model)
     found = layers.moe_layers(model)
     no, unwritten, notes = _dry_load(plan, subject, model, rank)
@@ -328,11 +315,17 @@ def _construct(subject: Subject) -> Any:
     from sglang.srt.model_loader import loader
     from sglang.srt.model_loader.utils import get_model_architecture
 
+    names = _architectures(subject.config)
     with torch.device("cpu"):  # model files make tensors while they are imported
-        model_class, _ = get_model_architecture(subject.config)
+        try:
+            model_class, _ = get_model_architecture(subject.config)
+        except Exception:
+            # Of a registry without the class: SGLang leaves out what it cannot import, and so do we what it names.
+            if classes.registered(names):
+                raise
+            raise NotBuilt(classes.missing(names)) from None
     if model_class.__name__.startswith(_FALLBACK):
-        names = ", ".join(_architectures(subject.config))
-        raise NotBuilt(f"this SGLang has no model class {names}, or it cannot be imported here")
+        raise NotBuilt(classes.missing(names))
     is_draft = subject.name == "draft"
     load_config = LoadConfig(load_format="dummy")
     if is_draft and hasattr(load_config, "draft_model_idx"):

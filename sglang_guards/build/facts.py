@@ -49,7 +49,7 @@ def _layers(model: str, ranks: Sequence[RankBuild]) -> dict[str, Any]:
     layers = [layer for one in ranks for layer in one.layers]
     known: dict[str, Any] = {f"build.{model}.moe": bool(layers)}
     runners, methods = {one.runner for one in layers}, {one.method for one in layers}
-    if len(runners) == 1 and "" not in runners:
+    if len(runners) == 1 and "" not in runners and all(one.runner_certain for one in layers):
         known[f"build.{model}.runner"] = next(iter(runners))
     if len(methods) == 1:
         known[f"build.{model}.method"] = next(iter(methods))

@@ -1,9 +1,10 @@
 """Whether the first forward of a built layer must use a runner that the layer does not have.
 
 Some methods (W4AFP8, FlashInfer's own kernels) call their kernel themselves and rightly have no runner, others have
-branches with and without one. So the method's `apply` is walked as text with the built objects at hand: a test that
-reads only the method, the layer and module globals is asked, any other may go either way. Only where every way ends
-at ``self.runner`` is the missing runner a fault.
+branches with and without one. So the layer's own core (`run_moe_core`, which DeepEP's layer overrides to call other
+methods than `apply`) and what it calls are walked as text with the built objects at hand: a test that reads only the
+method, the layer and module globals is asked, any other may go either way. Only where every way ends at
+``self.runner`` is the missing runner a fault.
 """
 
 from __future__ import annotations
@@ -43,14 +44,37 @@ class _Scope:
 
 
 def needs_runner(method: Any, layer: Any) -> str | None:
-    """``file:line`` at which every way through `apply` uses ``self.runner``; None where one does not, or may not."""
-    entry = getattr(method, "apply_weights", None) or getattr(method, "apply", None)
+    """``file:line`` at which every way of the layer uses ``self.runner``; None where one does not, or may not."""
     places: list[str] = []
-    try:
-        ends = _call(entry, {"layer": layer}, _DEPTH, places)
-    except RecursionError:
+    if not _always_reads(_ends(method, layer, places)):
         return None
-    return places[0] if places and ends <= {_End.READS, _End.RAISES} and _End.READS in ends else None
+    core = getattr(layer, "run_moe_core", None)
+    if core is not None and method is getattr(layer, "quant_method", None):
+        places = []
+        if not _always_reads(_walked(core, {}, places)):
+            return None
+    return places[0] if places else None
+
+
+def _always_reads(ends: set[_End]) -> bool:
+    return ends <= {_End.READS, _End.RAISES} and _End.READS in ends
+
+
+def may_pass_by_runner(method: Any, layer: Any) -> bool:
+    """Whether one way through `apply` uses ``self.runner`` and another may return without it."""
+    return {_End.READS, _End.LEAVES} <= _ends(method, layer, [])
+
+
+def _ends(method: Any, layer: Any, places: list[str]) -> set[_End]:
+    entry = getattr(method, "apply_weights", None) or getattr(method, "apply", None)
+    return _walked(entry, {"layer": layer}, places)
+
+
+def _walked(entry: Any, known: Mapping[str, Any], places: list[str]) -> set[_End]:
+    try:
+        return _call(entry, known, _DEPTH, places)
+    except RecursionError:
+        return set()
 
 
 def _call(function: Any, known: Mapping[str, Any], depth: int, places: list[str]) -> set[_End]:
@@ -124,13 +148,41 @@ def _expression(node: ast.AST, scope: _Scope, places: list[str]) -> set[_End]:
         return {_End.READS}
     for part in ast.walk(node):
         if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute):
-            function = _value(part.func, scope)
+            function = _inherited(part.func, scope) or _value(part.func, scope)
             if isinstance(function, MethodType) and function.__func__ is not scope.function:
-                given = {name: scope.values[name] for name in ("layer",) if name in scope.values}
+                given = _layer_given(part, scope)
                 ends = _call(function, given, scope.depth - 1, places)
                 if _End.READS in ends or _End.RAISES in ends:
                     return {_End.FALLS if end is _End.LEAVES else end for end in ends}
     return {_End.FALLS}
+
+
+def _inherited(function: ast.Attribute, scope: _Scope) -> Any:
+    """The method that ``super().name`` means inside the walked one."""
+    if not (isinstance(function.value, ast.Call) and ast.unparse(function.value) == "super()"):
+        return None
+    own = next(iter(scope.values.values()), None)
+    line = type(own).__mro__
+    here = next(
+        (n for n, one in enumerate(line) if scope.function in map(_plain, vars(one).values())), len(line)
+    )
+    return next(
+        (vars(one)[function.attr].__get__(own) for one in line[here + 1 :] if function.attr in vars(one)),
+        None,
+    )
+
+
+def _plain(value: Any) -> Any:
+    return inspect.unwrap(value) if isinstance(value, FunctionType) else None
+
+
+def _layer_given(call: ast.Call, scope: _Scope) -> dict[str, Any]:
+    """The layer, where the called method is handed the same one."""
+    if "layer" in scope.values:
+        return {"layer": scope.values["layer"]}
+    handed = [part.value for part in call.keywords if part.arg == "layer"]
+    given = _value(handed[0], scope) if handed else _UNKNOWN
+    return {} if given is _UNKNOWN else {"layer": given}
 
 
 def _mentions(node: ast.AST) -> bool:

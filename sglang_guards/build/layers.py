@@ -27,8 +27,10 @@ def moe_layers(model: Any) -> tuple[Layers, ...]:
         method = getattr(module, "quant_method", None)
         acting = acting_method(module, method)
         key = (type(module).__name__, method_name(method, acting), runner_name(acting), *_sizes(module))
-        missing = "" if getattr(acting, "runner", None) is not None else forward.needs_runner(acting, module)
-        entry = found.setdefault(key, [0, name, missing or ""])
+        made = _runner(acting) is not None
+        missing = "" if made else forward.needs_runner(acting, module)
+        passed_by = made and forward.may_pass_by_runner(acting, module)
+        entry = found.setdefault(key, [0, name, missing or "", passed_by])
         entry[0] += 1
     return tuple(
         Layers(
@@ -37,12 +39,13 @@ def moe_layers(model: Any) -> tuple[Layers, ...]:
             runner=key[2],
             count=count,
             runner_read_at=missing,
+            runner_certain=not passed_by,
             first=first,
             experts=key[3],
             fused_shared_experts=key[4],
             top_k=key[5],
         )
-        for key, (count, first, missing) in found.items()
+        for key, (count, first, missing, passed_by) in found.items()
     )
 
 
@@ -72,11 +75,17 @@ def method_name(method: Any, acting: Any) -> str:
 
 def runner_name(method: Any) -> str:
     """SGLang's name of the runner backend, lower case; "" where the method has no runner."""
-    runner = getattr(method, "runner", None)
+    runner = _runner(method)
     if runner is None:
         return ""
     backend = getattr(runner, "runner_backend", None)
     return str(getattr(backend, "value", backend)).lower()
+
+
+def _runner(method: Any) -> Any:
+    """What the method's forward runs: since 0.5.13 unquantized experts keep AITER's beside the one for all others."""
+    own = getattr(method, "_aiter_runner", None)
+    return own if own is not None else getattr(method, "runner", None)
 
 
 def weight_bytes(model: Any) -> tuple[int, dict[str, int]]:

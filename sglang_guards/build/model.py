@@ -48,6 +48,8 @@ class Layers:
     count: int
     #: Where the first forward must use a runner that is not there; "" where it need not, or has one.
     runner_read_at: str = ""
+    #: False where the method's forward may call a kernel of its own in place of the runner that it made.
+    runner_certain: bool = True
     first: str = ""
     experts: int | None = None
     fused_shared_experts: int | None = None

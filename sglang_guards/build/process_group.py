@@ -64,7 +64,7 @@ def open_world(server_args: Any, view: Any, rank: Rank) -> None:
         backend="fake",
         distributed_init_method="fake://",
     )
-    _call(parallel_state.initialize_model_parallel, sizes)
+    call(parallel_state.initialize_model_parallel, sizes)
 
 
 def _without_transports(coordinator: Any) -> None:
@@ -82,7 +82,7 @@ def _without_transports(coordinator: Any) -> None:
     coordinator.__init__ = init
 
 
-def _call(function: Any, values: dict[str, Any]) -> Any:
+def call(function: Any, values: dict[str, Any]) -> Any:
     """Call with those of the values that this release's function takes."""
     known = inspect.signature(function).parameters
     return function(**{name: value for name, value in values.items() if name in known})
@@ -94,7 +94,7 @@ def initialize(server_args: Any, model_config: Any) -> None:
     from sglang.srt.layers.moe import initialize_moe_config
 
     # 0.5.19 reads them from the published context and takes no arguments.
-    _call(initialize_moe_config, {"server_args": server_args})
+    call(initialize_moe_config, {"server_args": server_args})
     for module, name in (
         ("fp8_utils", "initialize_fp8_gemm_config"),
         ("fp4_utils", "initialize_fp4_gemm_config"),
@@ -102,16 +102,16 @@ def initialize(server_args: Any, model_config: Any) -> None:
     ):
         function = _optional(f"sglang.srt.layers.quantization.{module}", name)
         if function is not None:
-            _call(function, {"server_args": server_args})
+            call(function, {"server_args": server_args})
     values = {"server_args": server_args, "model_config": model_config}
-    _call(dp_attention.initialize_dp_attention, values)
+    call(dp_attention.initialize_dp_attention, values)
     for module, name in (
         ("dp_attention", "init_dp_gathered_buffer"),
         ("layernorm_sp", "initialize_layernorm_sp"),
     ):
         function = _optional(f"sglang.srt.layers.{module}", name)
         if function is not None:
-            _call(function, values)
+            call(function, values)
 
 
 def _optional(module: str, name: str) -> Any:

@@ -5,6 +5,7 @@
 - ``exists``: whether that model has MoE layers at all;
 - ``runner``: the MoE runner (``triton``, ``flashinfer_trtllm``, …; ``none`` without MoE layers);
 - ``runner_why``: the fact that decides it, one clause;
+- ``kind``: the experts' quantization, as in `checkpoint.quant_kind`;
 - ``weight_only``: int4/int8 weight-only experts (the gate of the fused sum excludes them);
 - ``top_k``: experts per token, including fused shared experts;
 - ``reaches_gate``: the Triton runner with weights that the gate of the fused sum lets pass;
@@ -64,6 +65,7 @@ class _Layers:
                 "reaches_gate": (runner.name == "triton" and not runner.weight_only, runner.why),
             }
         for name, answer in (
+            ("kind", (self.kind(), "")),
             ("top_k", self.top_k()),
             ("experts_filtered", self.experts_filtered()),
             ("lora_wrapped", self.lora_wrapped()),
@@ -104,6 +106,7 @@ class _Layers:
             aiter=env_bool(self.launch.env, "SGLANG_USE_AITER", self.launch.source),
             width=self.width(),
             config=text_config(self.get("config") or {}),
+            group=_group(self.get("quant_config") or {}),
         )
         if not query.platform:
             return Runner(None, "the GPU")
@@ -211,3 +214,15 @@ class _Layers:
             return "float32" if asked != "bfloat16" else "bfloat16"
         dtype = self.get("dtype")
         return None if dtype is None else str(dtype)
+
+
+def _group(quant_config: Mapping[str, Any]) -> int | None:
+    """The group size of compressed-tensors' weights, where it has one."""
+    groups = quant_config.get("config_groups")
+    sizes = {
+        part["weights"].get("group_size")
+        for part in (groups.values() if isinstance(groups, Mapping) else ())
+        if isinstance(part, Mapping) and isinstance(part.get("weights"), Mapping)
+    }
+    size = sizes.pop() if len(sizes) == 1 else None
+    return size if isinstance(size, int) else None

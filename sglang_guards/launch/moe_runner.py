@@ -41,6 +41,8 @@ class Query:
     aiter: bool
     width: int | None
     config: Mapping[str, Any]
+    #: Weights that share a scale, of compressed-tensors' int4.
+    group: int | None = None
 
 
 #: a2a backends that hand the Triton runner the plain token layout. megamoe and customized may fall back to it.
@@ -196,6 +198,10 @@ def _ct_fp8(query: Query, ask: Ask) -> Runner:
 def _ct_wna16(query: Query, ask: Ask) -> Runner:
     if query.platform == "hip" or query.backend == "triton":
         return Runner("triton", "compressed-tensors WNA16 experts run weight-only", weight_only=True)
+    if query.backend == "flashinfer_trtllm" and query.group == 32:
+        return Runner(
+            query.backend, "FlashInfer's TRT-LLM kernel takes int4 in groups of 32", weight_only=True
+        )
     return Runner("marlin", "compressed-tensors WNA16 experts run on Marlin", weight_only=True)
 
 

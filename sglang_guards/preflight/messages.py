@@ -7,7 +7,8 @@ from typing import Any, Literal, TypedDict
 #: ``ready`` and ``import`` are the worker's own; ``died`` and ``timeout`` are said of a child that did not answer. The
 #: others are `resolve.answer`'s: ``usage`` (SGLang's parser says no), ``config`` (the --config file), ``model`` (the
 #: checkpoint), ``refused`` (SGLang's resolution says no, which is a finding), ``unknown type`` (of the model),
-#: ``trouble`` (our simulation failed).
+#: ``too early`` (a variable that was read at import was changed by the resolution: asked again of a
+#: machine that imports the model later), ``trouble`` (our simulation failed).
 Kind = Literal[
     "ready",
     "import",
@@ -19,11 +20,19 @@ Kind = Literal[
     "model",
     "refused",
     "unknown type",
+    "too early",
     "trouble",
 ]
 
 
-class Request(TypedDict):
+class _Ahead(TypedDict, total=False):
+    #: Whether the machine has imported the model's modules before the launch was resolved.
+    ahead: bool
+    #: Variables that those modules read while they were imported.
+    read_ahead: list[str]
+
+
+class Request(_Ahead):
     """One launch to resolve."""
 
     args: list[str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,3 +30,5 @@ class Parsed:
     #: The folder of the target's checkpoint, where it is on this machine.
     checkpoint: Path | None = None
     problems: list[str] = field(default_factory=list)
+    #: The environment before SGLang's resolution.
+    env: Mapping[str, str] = field(default_factory=dict)

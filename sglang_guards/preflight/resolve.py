@@ -36,17 +36,24 @@ class _Usage(Exception):
     """argparse's own words."""
 
 
+class _TooEarly(Exception):
+    """This process imported what reads a variable that the resolution has now changed."""
+
+
 def answer(request: Request) -> Answer:
     """Parse, resolve and collect one launch. Never raises for what an operator can get wrong."""
+    env = dict(os.environ)
     offline.no_network()
     simulated_gpu.tell_tools(Gpu(**request["gpu"]))
-    parsed = Parsed(request)
+    parsed = Parsed(request, env=env)
     try:
         parsed.plugins = plugins.load()
         args = _serve_args(request["args"]) if request["serve"] else list(request["args"])
         result = _resolve_any_type(args, parsed)
     except CouldNotCheck as error:
         result = {"kind": "model", "message": error.message, "hint": error.hint}
+    except _TooEarly:
+        return {"kind": "too early"}
     except _Usage as error:
         result = {"kind": "usage", "message": str(error)}
     except ImportError as error:
@@ -87,6 +94,8 @@ def _resolve_any_type(args: list[str], parsed: Parsed) -> Answer:
     while True:
         try:
             return _resolve(args, parsed)
+        except _TooEarly:
+            raise
         except Exception as error:
             unknown = plain_config.unknown_type(error)
             if unknown is None or unknown in parsed.plain_types:
@@ -133,7 +142,10 @@ def _resolve(args: list[str], parsed: Parsed) -> Answer:
             k: v for k, v in facts.items() if not k.startswith("draft_model.") or k == "draft_model.exists"
         }
         facts["draft_model.built_in"] = Fact(False, "given")
-    build = _built(server_args, view, parsed) if parsed.request.get("build_s") else None
+    build = None
+    if parsed.request.get("build_s"):
+        _not_too_early(parsed)
+        build = _built(server_args, view, parsed)
     return {
         "kind": "facts",
         "build": build,
@@ -142,6 +154,13 @@ def _resolve(args: list[str], parsed: Parsed) -> Answer:
         "problems": [*problems, *parsed.problems],
         "draft_unknown": parsed.draft_unknown,
     }
+
+
+def _not_too_early(parsed: Parsed) -> None:
+    """A worker imports the model's modules after the resolution, with the variables that this one sets."""
+    read = parsed.request.get("read_ahead") or ()
+    if any(parsed.env.get(name) != os.environ.get(name) for name in read):
+        raise _TooEarly
 
 
 def _tensors(parsed: Parsed) -> headers.Tensors | None:

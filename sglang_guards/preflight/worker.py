@@ -25,15 +25,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from sglang_guards.build import construct, stand_ins, torch_on_meta
+from sglang_guards.build import ahead, construct, stand_ins, torch_on_meta
 from sglang_guards.launch.gpus import Gpu
 from sglang_guards.preflight import plugins, resolve, simulated_gpu
 from sglang_guards.preflight.messages import Answer, Request
 
 #: Variables that every check sets: nothing may go to the network.
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-#: Variables that SGLang and FlashInfer read at import: a machine is imported for each setting.
-_AT_IMPORT = ("SGLANG_", "SGL_", "FLASHINFER_")
 _POLL_S = 5.0
 
 
@@ -93,24 +91,30 @@ _MOST_MACHINES = 3
 def _route(requests_fd: int, answers_fd: int, tools: str) -> None:
     """Hand each request to the process of its machine, starting that when there is none."""
     machines: dict[str, _Machine] = {}
+
+    def asked(request: Request) -> Answer | None:
+        env = _at_import(request["env"])
+        key = json.dumps([request["gpu"], env, request["ahead"]], sort_keys=True)
+        machine = machines.pop(key, None)
+        if machine is None:
+            while len(machines) >= _MOST_MACHINES:
+                machines.pop(next(iter(machines))).close()
+            machine = _start(request["gpu"], env, tools, [requests_fd, answers_fd], machines.values())
+        answer = _ask(machine, request, requests_fd)
+        if answer is None or answer.get("kind") == "import":
+            machine.close()
+        else:
+            machines[key] = machine  # last: most recently used
+        return answer
+
     try:
         for request in _lines(requests_fd):
-            env = _at_import(request["env"])
-            key = json.dumps([request["gpu"], env], sort_keys=True)
-            machine = machines.pop(key, None)
-            if machine is None:
-                while len(machines) >= _MOST_MACHINES:
-                    machines.pop(next(iter(machines))).close()
-                machine = _start(request["gpu"], env, tools, [requests_fd, answers_fd], machines.values())
-            answer = _ask(machine, request, requests_fd)
+            answer = asked({**request, "ahead": True})
+            if answer is not None and answer.get("kind") == "too early":
+                answer = asked({**request, "ahead": False})
             if answer is None:
                 shutil.rmtree(request["scratch"], ignore_errors=True)
-                machine.close()
                 return
-            if answer.get("kind") == "import":
-                machine.close()
-            else:
-                machines[key] = machine  # last: most recently used
             _say(answers_fd, answer)
     finally:
         for machine in machines.values():
@@ -118,11 +122,16 @@ def _route(requests_fd: int, answers_fd: int, tools: str) -> None:
 
 
 def _at_import(env: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name: value
-        for name, value in env.items()
-        if name.startswith(_AT_IMPORT) and not name.startswith("SGLANG_GUARDS")
-    }
+    """What SGLang, a fork or FlashInfer may read at import: all but our own."""
+    return {k: v for k, v in env.items() if not k.startswith("SGLANG_GUARDS") or k == plugins.VARIABLE}
+
+
+def _set_environment(env: Mapping[str, str], tools: str) -> None:
+    os.environ.clear()
+    os.environ.update(env)
+    os.environ.update(OFFLINE)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    os.environ["PATH"] = f"{tools}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
 
 def _start(
@@ -144,9 +153,7 @@ def _start(
                 *(f for m in others for f in (m.requests, m.answers)),
             ):
                 os.close(fd)
-            for name in _at_import(os.environ):
-                del os.environ[name]
-            os.environ.update(env)
+            _set_environment(env, tools)
             _be(Gpu(**gpu), requests_read, answers_write, tools)
         os._exit(0)
     os.close(requests_read)
@@ -222,7 +229,12 @@ def _lines(requests_fd: int) -> Iterator[Request]:
 
 
 def _serve(requests_fd: int, answers_fd: int, tools: str) -> None:
+    read_ahead: frozenset[str] | None = None
     for request in _lines(requests_fd):
+        if request["build_s"] and request["ahead"] and read_ahead is None:
+            read_ahead = ahead.import_modules()
+            gc.freeze()
+        request["read_ahead"] = sorted(read_ahead or ())
         answer = _in_child(request, requests_fd, tools)
         if answer is None:
             shutil.rmtree(request["scratch"], ignore_errors=True)
@@ -255,11 +267,7 @@ def _child(request: Request, write_fd: int, log_fd: int, tools: str) -> None:
         os.setsid()
         os.dup2(log_fd, 1)
         os.dup2(log_fd, 2)
-        os.environ.clear()
-        os.environ.update(request["env"])
-        os.environ.update(OFFLINE)
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        os.environ["PATH"] = f"{tools}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        _set_environment(request["env"], tools)
         os.chdir(request["cwd"])
         answer = resolve.answer(request)
     except BaseException as error:

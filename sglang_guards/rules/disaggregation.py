@@ -1,4 +1,4 @@
-"""SPC107: what a draft loses between a prefill node and a decode node."""
+"""SPC107, SPC108: what a draft loses between a prefill node and a decode node."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from sglang_guards.launch.checkpoint import text_config
 from sglang_guards.launch.facts import Launch
 from sglang_guards.report.model import Severity
-from sglang_guards.rules import Violation, rule, sglang_issue, unset
+from sglang_guards.rules import Violation, ask, rule, sglang_issue, unset
 
 _EAGLE = frozenset({"EAGLE", "EAGLE3", "NEXTN"})
+_BLOCK = frozenset({"DFLASH", "DSPARK"})
 
 
 @rule(
@@ -52,4 +53,45 @@ def lost_seed(launch: Launch) -> Iterator[Violation]:
         cause="the draft keeps a top-k seed from step to step, and nothing in disaggregation carries it",
         impact="the first batch of another size ends the worker in a copy between tensors of different shape",
         fix=unset("speculative_algorithm", otherwise="use SGLang 0.5.16 or later", safe=False),
+    )
+
+
+@rule(
+    "SPC108",
+    "decode-node-makes-no-draft-input",
+    Severity.ERROR,
+    summary="a decode node makes no first draft input for this algorithm",
+    source={ask("decode_node_makes_draft_input", algorithm="args.speculative_algorithm"): False},
+    reports=(sglang_issue(36140),),
+    applies=lambda launch: (
+        launch.get("args.disaggregation_mode") == "decode"
+        and str(launch.get("args.speculative_algorithm") or "").upper() in _BLOCK
+    ),
+)
+def no_draft_input(launch: Launch) -> Iterator[Violation]:
+    """DFLASH or DSPARK on a decode node of a release that prepares the draft's input for EAGLE only.
+
+    ## What it checks
+    `--disaggregation-mode decode` with DFLASH or DSPARK, and an installed SGLang that gives requests from a prefill
+    node no draft input for that algorithm, but reads it before the first decode step.
+
+    ## Why it matters
+    After prefill on the same node the draft makes that input; a decode node must make it from what was transferred.
+
+    ## When it hurts
+    With the first request that arrives from a prefill node: an AttributeError ends the worker.
+
+    ## Example
+    `--disaggregation-mode decode --speculative-algorithm DFLASH …` on 0.5.16. It works without
+    `--speculative-algorithm`, and on 0.5.20.
+
+    ## Fix
+    Decode without speculation, use EAGLE, or a release that makes the input.
+    """
+    algorithm = launch["args.speculative_algorithm"]
+    yield Violation(
+        flags=("disaggregation_mode", "speculative_algorithm"),
+        cause=f"a request from a prefill node gets no draft input for {algorithm}, and the first decode step reads it",
+        impact="the first transferred request ends the worker with an AttributeError",
+        fix=unset("speculative_algorithm", safe=False),
     )

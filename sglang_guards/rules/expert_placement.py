@@ -1,4 +1,4 @@
-"""PAR108, PAR109: experts that EPLB moves or doubles, and forwards that do not know it."""
+"""PAR108, PAR109, PAR116: experts that EPLB moves or doubles, and models that do not know it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sglang_guards.launch.facts import Launch
 from sglang_guards.report.model import Severity
-from sglang_guards.rules import Change, Violation, ask, rule, sglang_issue
+from sglang_guards.rules import Change, Violation, ask, public_note, rule, sglang_issue, unset
 
 _NO_A2A = frozenset({None, "", "none"})
 
@@ -109,4 +109,42 @@ def replicas(launch: Launch) -> Iterator[Violation]:
         "every token",
         impact="from the first token some experts are added twice and others not at all, without an error",
         fix=_without(launch, "ep_num_redundant_experts"),
+    )
+
+
+@rule(
+    "PAR116",
+    "eplb-for-a-model-that-hands-out-no-experts",
+    Severity.ERROR,
+    summary="EPLB asks the model for its experts' weights, and this model class has none to give",
+    source={ask("model_hands_out_expert_weights", architecture="model.architecture"): False},
+    reports=(public_note("https://github.com/sgl-project/sglang/pull/21205"),),
+    applies=lambda launch: bool(launch.get("args.enable_eplb")) and launch["model.is_moe"],
+)
+def no_weights_to_move(launch: Launch) -> Iterator[Violation]:
+    """--enable-eplb for a model class without the list of expert weights that a rebalance moves.
+
+    ## What it checks
+    EPLB is on, and neither the model's class nor a class that it inherits from has `routed_experts_weights_of_layer`,
+    which the installed EPLB manager reads at a rebalance without asking whether it is there.
+
+    ## Why it matters
+    A rebalance copies expert weights from rank to rank; it has to know which tensors these are.
+
+    ## When it hurts
+    At the first rebalance, after `--eplb-rebalance-num-iterations` forward passes: every worker dies with an
+    AttributeError, minutes or hours into serving.
+
+    ## Example
+    `--model-path MiniMaxAI/MiniMax-M2.5 --tp 8 --ep-size 8 --moe-a2a-backend deepep --enable-eplb`. It works without
+    `--enable-eplb`.
+
+    ## Fix
+    Remove --enable-eplb.
+    """
+    yield Violation(
+        flags=("enable_eplb",),
+        cause=f"{launch['model.architecture']} has no routed_experts_weights_of_layer, which a rebalance reads",
+        impact="the server runs until the first rebalance, then every worker dies with an AttributeError",
+        fix=unset("enable_eplb", safe=False),
     )

@@ -187,3 +187,48 @@ def w4afp8_deepep(launch: Launch) -> Iterator[Violation]:
             impact="every rank dies with a TypeError at the first prefill",
             fix=unset("moe_a2a_backend", safe=False),
         )
+
+
+@rule(
+    "RUN112",
+    "fp8-experts-on-a-gpu-without-fp8",
+    Severity.ERROR,
+    summary="FP8 experts run on Triton, which compiles FP8 kernels from SM89 on only",
+    source={"fp8_experts_fall_back_to_marlin": False},
+    reports=[sglang_issue(18875)],
+    applies=lambda launch: (
+        launch["gpu.platform"] == "cuda" and int(launch["gpu.sm"]) < 89 and launch.get("model.quant") == "fp8"
+    ),
+)
+def fp8_without_hardware(launch: Launch) -> Iterator[Violation]:
+    """An FP8 MoE checkpoint (or `--quantization fp8`) on an A100 or an older GPU.
+
+    ## What it checks
+    The experts are FP8 (SGLang's own FP8 method, per block or per tensor), they run on Triton, the GPU is below SM89,
+    and the installed expert method has no way through Marlin. Dense FP8 layers have one, so dense models work.
+
+    ## Why it matters
+    Triton knows the type of the weights (e4m3) from SM89 on only.
+
+    ## When it hurts
+    In the first forward, after the weights have loaded: «type fp8e4nv not supported in this architecture».
+
+    ## Example
+    `--model-path MiniMaxAI/MiniMax-M2.5 --tp 8 --ep-size 8` on 8 × A100. It works with a 16-bit or an INT4 checkpoint
+    (AWQ, GPTQ), or on a GPU from SM89 on.
+
+    ## Fix
+    Remove `--quantization fp8`, or take a checkpoint of another precision.
+    """
+    if not launch["model.is_moe"] or launch["target.runner"] != "triton":
+        return
+    way_out = "use a 16-bit or INT4 (AWQ, GPTQ) checkpoint, or a GPU from SM89 on"
+    typed = launch.given("quantization")
+    yield Violation(
+        flags=("quantization",) if typed else (),
+        cause=f"the GPU is SM{launch['gpu.sm']}, and the experts' FP8 kernel is Triton's, which needs SM89",
+        impact="the weights load, then the first forward dies: type fp8e4nv not supported in this architecture",
+        fix=unset("quantization", otherwise=way_out, safe=False)
+        if typed and not launch["model.quant_config"]
+        else manual(way_out),
+    )

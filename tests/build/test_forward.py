@@ -108,3 +108,14 @@ class Scheme(Method):
 )  # fmt: skip
 def test_only_where_every_way_ends_at_the_runner(method: type[Method], fault: bool) -> None:
     assert (forward.needs_runner(method(), Layer()) is not None) is fault
+
+
+@pytest.mark.parametrize(
+    ("method", "doubt"),
+    [
+        (Always, False), (Never, False), (KernelChosen, False), (OpenTest, True), (GlobalTest, False),
+        (RaisesElse, False),
+    ],
+)  # fmt: skip
+def test_a_runner_that_may_be_passed_by(method: type[Method], doubt: bool) -> None:
+    assert forward.may_pass_by_runner(method(), Layer()) is doubt

@@ -54,13 +54,29 @@ ANSWERS: tuple[tuple[str, dict[str, str], bool, str, str], ...] = (
     ("stages_hand_over_topk", {}, False, "0.5.10", "0.5.13.post1"),
     ("fp8_scale_reads_unwritten_rows", {}, True, "0.5.9", "0.5.23"),
     ("fused_shared_expert_is_quantized", {}, False, "0.5.9", "0.5.14"),
+    ("triton_attention_reads_own_stage", {}, False, "0.5.9", "0.5.17"),
+    ("stage_reads_folded_residual", {"architecture": GLM5}, True, "0.5.20", "0.5.20"),
+    ("fp8_experts_fall_back_to_marlin", {}, False, "0.5.9", "0.5.23"),
+    ("decode_node_makes_draft_input", {"algorithm": "DFLASH"}, False, "0.5.15", "0.5.19"),
+    ("decode_node_makes_draft_input", {"algorithm": "DSPARK"}, False, "0.5.16", "0.5.16"),
+    ("model_hands_out_expert_weights", {"architecture": MOE}, True, "0.5.9", "0.5.23"),
+    ("model_hands_out_expert_weights", {"architecture": GLM}, True, "0.5.9", "0.5.23"),
+    ("model_hands_out_expert_weights", {"architecture": "MiniMaxM2ForCausalLM"}, False, "0.5.9", "0.5.23"),
+    ("model_hands_out_expert_weights", {"architecture": HYBRID}, False, "0.5.9", "0.5.9"),
     ("experts_never_summed", {"architecture": DSV4}, True, "0.5.12", "0.5.12.post1"),
     ("experts_summed_twice", {"architecture": "Step3VLForConditionalGeneration"}, True, "0.5.11", "0.5.20"),
 )
 _IDS = [f"{probe}-{'-'.join(arguments.values())}" for probe, arguments, *_ in ANSWERS]
 #: Releases between which the list of `ANSWERS` says nothing: the answer there is None or of the other sign for a reason
 #: of its own.
-_OPEN = {"experts_summed_twice", "experts_never_summed", "tbo_strategy_exists", "sbo_reads_overwritten_input"}
+_OPEN = {
+    "stage_reads_folded_residual",
+    "decode_node_makes_draft_input",
+    "experts_summed_twice",
+    "experts_never_summed",
+    "tbo_strategy_exists",
+    "sbo_reads_overwritten_input",
+}
 
 
 @pytest.mark.parametrize(("probe", "arguments", "value", "first", "last"), ANSWERS, ids=_IDS)

@@ -15,7 +15,7 @@ from sglang_guards.errors import CouldNotCheck
 from sglang_guards.judge import judge as real_judge
 from sglang_guards.launch.facts import Fact, Launch, MissingFact, question
 from sglang_guards.launch.recording import RecordingLaunch
-from sglang_guards.preflight import launch_check
+from sglang_guards.preflight import judging, launch_check
 from sglang_guards.rules import Rule, all_rules
 
 
@@ -55,7 +55,7 @@ def main() -> None:
         seen.append(launch)
         return real_judge(launch, *args, **kwargs)
 
-    launch_check.judge = remember  # type: ignore[attr-defined]
+    judging.judge = remember  # type: ignore[attr-defined]
     answers: list[dict[str, Any]] = []
     for asked in json.load(sys.stdin):
         seen.clear()

@@ -26,7 +26,8 @@ def environment(release: str, **more: str) -> dict[str, str]:
 def check_all(release: str, launches: Sequence[dict[str, Any]], timeout: float = 600) -> list[dict[str, Any]]:
     """One JSON report per launch, or ``{"error": …}`` of exit 2.
 
-    A launch has `argv`, `gpu`, a `model` key, and where needed `env`; its model is built only with `build`.
+    A launch has `argv`, `gpu`, a `model` key, and where needed `env` (added to this one); it is built
+    only with `build`.
     """
     asked = [
         {
@@ -61,6 +62,7 @@ def _main() -> None:
     for launch in json.load(sys.stdin):
         try:
             argv = launch.pop("argv")
+            launch["env"] = dict(os.environ) | (launch["env"] or {})
             answers.append(launch_check.check(argv, **launch).to_dict())
         except CouldNotCheck as error:
             answers.append({"error": {"message": str(error)}})

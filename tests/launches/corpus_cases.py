@@ -3,7 +3,7 @@
 A good launch names the releases whose parser and model list accept it: from `since` to `until` (open: the newest), but
 `except`. A bad one names the `release` on which it is
 judged, the rules that must catch it (`catches`), releases on which they must be quiet (`quiet_on`), or why it is out
-of reach. `{models}` in a command is the folder of the model configs.
+of reach; `build` where only the built model shows it. `{models}` in a command is the folder of the model configs.
 """
 
 from __future__ import annotations

@@ -105,3 +105,9 @@ def test_unquantized_deep_gemm_depends_on_the_source() -> None:
     assert runner_of(asked, yes).name == "deep_gemm"
     assert runner_of(asked, no).name == "triton"
     assert runner_of(asked, unknown).name is None
+
+
+@pytest.mark.parametrize(("group", "name"), [(32, "flashinfer_trtllm"), (128, "marlin"), (None, "marlin")])
+def test_int4_experts_in_flashinfers_kernel(group: int | None, name: str) -> None:
+    made = runner_of(query(kind="ct_wna16", backend="flashinfer_trtllm", group=group), yes)
+    assert (made.name, made.weight_only) == (name, True)

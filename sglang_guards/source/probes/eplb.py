@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from sglang_guards.source.models.fusion_contract import graph_of
 from sglang_guards.source.models.moe_blocks import blocks, keywords, passes_extra, plain_methods, topk_calls
@@ -11,6 +12,8 @@ from sglang_guards.source.tree import Answer, Source, Unknown, probe
 
 TOPK = "sglang/srt/layers/moe/topk.py"
 DISPATCH = "sglang/srt/eplb/expert_location_dispatch.py"
+_MANAGER = "sglang/srt/eplb/eplb_manager.py"
+_WEIGHTS = "routed_experts_weights_of_layer"
 _INFO = "expert_location_dispatch_info"
 
 
@@ -72,3 +75,27 @@ def replicas_same_on_all_ranks(source: Source) -> Answer:
         if isinstance(node, ast.keyword) and node.arg == "partial_logical_to_rank_dispatch_physical_map":
             return Answer(False, f"{rel}:{node.value.lineno}")
     raise Unknown("how a rank picks among replicas was not found")
+
+
+@probe(
+    "model_hands_out_expert_weights",
+    "The model class names the expert weights that EPLB moves (by architecture).",
+)
+def model_hands_out_expert_weights(source: Source, architecture: str) -> Answer:
+    rel = source.need(_MANAGER)
+    line = source.line(rel, rf"\bmodel\.{_WEIGHTS}\b")
+    if line is None:
+        raise Unknown("what EPLB asks of the model was not found")
+    graph = graph_of(source)
+    entry = graph.holder(architecture)
+    if entry is None:
+        raise Unknown(f"{architecture} was not found")
+    for owner in graph.mro(entry):
+        text = graph.text(owner)
+        if re.search(
+            rf"^    def {_WEIGHTS}\(|^ +self\.{_WEIGHTS}\b.* = |^    {_WEIGHTS}\b", text, re.MULTILINE
+        ):
+            return Answer(True, owner.rel)
+        if "def __getattr__(" in text or f'"{_WEIGHTS}"' in text:
+            raise Unknown(f"{owner.name} may hand out its experts' weights in another way")
+    return Answer(False, f"{rel}:{line}")

@@ -10,8 +10,9 @@ import ast
 import re
 
 from sglang_guards.source.probes.moe_runner import calls_in_text, facts_for, runner_made
+from sglang_guards.source.syntax.nodes import walk
 from sglang_guards.source.syntax.shape import guards, keywords, names_in, plain, resolved_names
-from sglang_guards.source.tree import Answer, Source, Unknown, decided, probe
+from sglang_guards.source.tree import Answer, Code, Source, Unknown, decided, probe
 
 FP8 = "sglang/srt/layers/quantization/fp8.py"
 QUARK_MXFP4 = "sglang/srt/layers/quantization/quark/schemes/quark_w4a4_mxfp4_moe.py"
@@ -236,3 +237,25 @@ def minimax_m2_names_routing(source: Source) -> Answer:
     if named is None:
         raise Unknown("how MiniMax-M2 makes its experts is not known")
     return Answer(named, code.where(made[0]))
+
+
+@probe(
+    "fp8_experts_fall_back_to_marlin",
+    "FP8 experts have a way through Marlin on GPUs without FP8 (below SM89).",
+)
+def fp8_experts_fall_back_to_marlin(source: Source) -> Answer:
+    dense, experts = source.function(FP8, "Fp8LinearMethod"), source.function(FP8, "Fp8MoEMethod")
+    known = {"use_marlin", "can_auto_enable_marlin_fp8"}
+
+    def marlin(code: Code) -> ast.AST | None:
+        for node in walk(code.node):
+            name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)
+            if name in known or str(name).startswith("prepare_moe_fp8"):
+                return node
+        return None
+
+    if (node := marlin(experts)) is not None:
+        return Answer(True, experts.where(node))
+    if marlin(dense) is None:
+        raise Unknown("how GPUs without FP8 are served was not found")
+    return Answer(False, experts.where(experts.node))
