@@ -1,4 +1,4 @@
-"""Sessions for developers: `nox -l` lists them. All of them run inside the environment that tools/env.sh makes."""
+"""Sessions for developers: `nox -l` lists them. All but `pure` run inside the environment that tools/env.sh makes."""
 
 from __future__ import annotations
 
@@ -24,6 +24,13 @@ def lint(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """What CI runs."""
     session.run(sys.executable, "-m", "pytest", *session.posargs)
+
+
+@nox.session(venv_backend="virtualenv", python=["3.10", "3.12"])
+def pure(session: nox.Session) -> None:
+    """The tests that run nothing of SGLang, on the other Pythons that pyproject.toml claims."""
+    session.install("-e", ".[dev]")
+    session.run("python", "-m", "pytest", "-q", "tests/unit", *session.posargs)
 
 
 @nox.session
