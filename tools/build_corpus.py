@@ -194,7 +194,7 @@ def against_the_table(launch: Any) -> tuple[int, list[str]]:
         same = {"MoE layers": (table.get(f"{model}.exists"), moe, table.get(f"{model}.exists") == moe)}
         if moe and method:
             kind = table.get(f"{model}.kind")
-            same["method"] = (kind, method, _is_method(kind, method, launch, model))
+            same["method"] = (kind, method, _is_method(kind, method, launch))
             runner, made = table.get(f"{model}.runner"), launch.get(f"build.{model}.runner", "")
             same["runner"] = (runner, made, _is_runner(runner, made, launch, model))
         for what, (ours, built, equal) in same.items():
@@ -206,7 +206,7 @@ def against_the_table(launch: Any) -> tuple[int, list[str]]:
     return compared, differ
 
 
-def _is_method(kind: Any, method: str, launch: Any, model: str) -> bool:
+def _is_method(kind: Any, method: str, launch: Any) -> bool:
     if kind in ("fp8", "mxfp8", "mxfp4") and method.startswith(("Mxfp4", "DeepSeekMxfp4")):
         text = str(launch.get("model.config") or {})  # DeepSeek-V4: FP4 experts in an FP8 checkpoint
         return kind == "mxfp4" or "expert_dtype" in text
