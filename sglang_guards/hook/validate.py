@@ -16,7 +16,7 @@ from sglang_guards import __version__, flags, redact, sglang_compat
 from sglang_guards.errors import LaunchRefused
 from sglang_guards.judge import judge
 from sglang_guards.launch.collect import DUMMY_PATHS, collect
-from sglang_guards.launch.facts import Fact, Launch
+from sglang_guards.launch.facts import Launch
 from sglang_guards.log import info, say, warn
 from sglang_guards.report.model import Finding, Report
 from sglang_guards.settings import Settings
@@ -72,11 +72,6 @@ def inspect(server_args: Any, settings: Settings) -> Report:
         built, notes = build_check.facts(tuple(sys.argv))
         facts |= built
         problems += notes
-    for model in ("model", "draft_model"):
-        architecture = facts.get(f"{model}.architecture")
-        owner = sglang_compat.foreign_model_class(str(architecture.value)) if architecture else None
-        if owner is not None:
-            facts = {**facts, f"{model}.implementation": Fact(owner, "machine", "ModelRegistry")}
     launch = Launch(
         facts=facts,
         argv=(),

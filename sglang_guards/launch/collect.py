@@ -45,9 +45,21 @@ def collect(
     target = _try(notes, "model config", lambda: _target(view, facts, model_config)) or {}
     facts |= _prefixed("model", target)
     facts |= _try(notes, "draft model config", lambda: _draft(facts, target)) or {}
+    facts |= _try(notes, "model registry", lambda: _owners(facts)) or {}
     facts |= _try(notes, "GPU", lambda: _gpu(facts, gpu)) or {}
     facts |= _try(notes, "LoRA adapters", lambda: _lora(facts)) or {}
     return facts
+
+
+def _owners(facts: Mapping[str, Fact]) -> dict[str, Fact]:
+    """Classes of plugins in the place of SGLang's own, where the plugins of this process have been loaded."""
+    found = {}
+    for model in ("model", "draft_model"):
+        architecture = facts.get(f"{model}.architecture")
+        owner = sglang_compat.foreign_model_class(str(architecture.value)) if architecture else None
+        if owner is not None:
+            found[f"{model}.implementation"] = Fact(owner, "machine", "ModelRegistry")
+    return found
 
 
 def _try(notes: list[str], what: str, read: Callable[[], dict[str, Fact]]) -> dict[str, Fact] | None:

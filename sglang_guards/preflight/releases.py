@@ -28,6 +28,8 @@ _INDEX_S, _WHEEL_S = 60, 600
 #: From 0.5.11 on the wheels are for CPython 3.11 on Linux only. They are unpacked, never installed, so that any
 #: interpreter on any machine may ask for them.
 _PYTHON = ("--python-version", "3.11", "--only-binary=:all:")
+#: Plugins of others may want a later one.
+_LATER_PYTHON = ("--python-version", "3.12", "--only-binary=:all:")
 _PLATFORM = ("--platform", "manylinux_2_34_x86_64", "--platform", "any")
 
 
@@ -55,10 +57,10 @@ def published() -> tuple[str, ...]:
     return tuple(str(version) for version in versions if version >= OLDEST and not version.is_prerelease)
 
 
-def fetch(release: str, dest: Path) -> str:
+def fetch(release: str, dest: Path, holds: str = "sglang/srt") -> str:
     """Unpack one release into `dest`; a run that is broken off leaves nothing that looks like a tree.
 
-    A fork is given as ``name==version``, and its folder is called so.
+    A fork is given as ``name==version``, and its folder is called so. The wheel must hold the folder `holds`.
     """
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix=f".{release}.", dir=dest) as folder:
@@ -70,9 +72,9 @@ def fetch(release: str, dest: Path) -> str:
                 archive.extractall(tree)
         except (zipfile.BadZipFile, OSError) as why:
             raise FetchFailed(f"{wheel.name} cannot be unpacked: {why}") from why
-        if not (tree / "sglang" / "srt").is_dir():
-            raise FetchFailed(f"{wheel.name} holds no sglang/srt")
-        _put(tree, dest / release)
+        if not (tree / holds).is_dir():
+            raise FetchFailed(f"{wheel.name} holds no {holds}")
+        _put(tree, dest / release, holds)
         size = wheel.stat().st_size / 1e6
     return f"unpacked ({size:.0f} MB in {time.monotonic() - began:.0f} s)"
 
@@ -82,7 +84,7 @@ def _download(release: str, folder: Path) -> Path:
     python = () if sys.version_info[:2] == (3, 11) else _PYTHON
     requirement = release if "==" in release else f"sglang=={release}"
     said = ""
-    for extra in (python, (*_PYTHON, *_PLATFORM)):
+    for extra in (python, (*_PYTHON, *_PLATFORM), (*_LATER_PYTHON, *_PLATFORM)):
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder)]
         try:
             _pip([*command, *extra, requirement], _WHEEL_S)
@@ -110,14 +112,14 @@ def _pip(command: Sequence[str], timeout_s: float) -> str:
     return done.stdout
 
 
-def _put(tree: Path, place: Path) -> None:
+def _put(tree: Path, place: Path, holds: str) -> None:
     """Move the tree into place in one step; of two runs at once the first one wins."""
-    if place.is_dir() and not (place / "sglang").is_dir():
+    if place.is_dir() and not (place / holds).is_dir():
         shutil.rmtree(place)
     try:
         tree.rename(place)
     except OSError as why:
-        if not (place / "sglang").is_dir():
+        if not (place / holds).is_dir():
             raise FetchFailed(f"{place} cannot be written: {why}") from why
 
 

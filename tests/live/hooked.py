@@ -1,7 +1,7 @@
 """Run scenarios on the SGLang of this process: pose, SGLang's own load_plugins, its parser, resolution and validation.
 
-Reads a JSON list of {argv, gpu, env} on standard input; prints one JSON answer per scenario. Each runs in a fork, since
-a pose and loaded plugins cannot be undone.
+Reads a JSON list of {argv, gpu, env, path} on standard input; prints one JSON answer per scenario. Each runs in a fork,
+since a pose and loaded plugins cannot be undone. `path` holds folders in front of `sys.path`, as where plugins lie.
 """
 
 from __future__ import annotations
@@ -38,8 +38,13 @@ def scenario(asked: dict[str, Any]) -> dict[str, Any]:
 
     if asked.get("beside"):
         sys.path.insert(0, str(Path(__file__).parent / "beside"))
+    sys.path[:0] = asked.get("path") or []
+    loader = io.StringIO()
+    plugins_log = logging.getLogger("sglang.srt.plugins")
+    plugins_log.addHandler(logging.StreamHandler(loader))
+    plugins_log.setLevel(logging.INFO)
     load_plugins()
-    answer: dict[str, Any] = {"raised": None, "text": ""}
+    answer: dict[str, Any] = {"raised": None, "text": "", "loader": loader.getvalue()}
     try:
         server_args = prepare_server_args(asked["argv"])
         sglang_compat.resolve(server_args)
@@ -55,6 +60,8 @@ def scenario(asked: dict[str, Any]) -> dict[str, Any]:
             "worker_flag": getattr(sglang_compat.view(copy), FLAG, None),
             "fusion": getattr(view, "flashinfer_allreduce_fusion_backend", None)
             or getattr(view, "enable_flashinfer_allreduce_fusion", None),
+            "args": {name: repr(getattr(view, name, None)) for name in sglang_compat.fields(server_args)},
+            "models": sorted(models()),
         }
     except BaseException as error:  # noqa: BLE001 - what was raised is the answer
         answer |= {
@@ -64,6 +71,13 @@ def scenario(asked: dict[str, Any]) -> dict[str, Any]:
         }
         answer["is_value_error"] = isinstance(error, ValueError)
     return answer | {"log": log.getvalue().splitlines()}
+
+
+def models() -> list[str]:
+    """Architectures with their classes, where something has imported SGLang's registry."""
+    registry = sys.modules.get("sglang.srt.models.registry")
+    found = registry.ModelRegistry.models if registry else {}
+    return [f"{name}: {getattr(cls, '__module__', cls)}" for name, cls in found.items()]
 
 
 def publish(server_args: Any) -> None:
