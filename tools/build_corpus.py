@@ -10,6 +10,7 @@ launch is refused by the build, or the table disagrees.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import subprocess
 import sys
@@ -101,13 +102,13 @@ def serve() -> None:
 def _one(name: str) -> Row:
     from sglang_guards.errors import CouldNotCheck
     from sglang_guards.launch.facts import Launch
-    from sglang_guards.preflight import judging, launch_check
+    from sglang_guards.preflight import launch_check
 
+    room: Any = importlib.import_module("sglang_guards.preflight.judging")
+    judge = room.judge
     case = CORPUS[name]
     row: Row = {"name": name, "kind": case["kind"], "status": "not taken", "why": "", "disagrees": []}
     launches: list[Launch] = []
-    room: Any = judging
-    judge = room.judge
 
     def judged(launch: Launch, *args: Any) -> Any:
         launches.append(launch)

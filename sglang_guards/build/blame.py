@@ -57,7 +57,7 @@ def refusal(error: BaseException, when: str = "build") -> Refusal | None:
     if not _raised_by(error, roots):
         return None
     if (
-        _in_config(error)
+        in_config(error)
         or _compiled(error)
         or any(_doubtful(step) for step in _frames(error) if _in_tree(step, roots))
     ):
@@ -78,7 +78,8 @@ _DOUBTFUL = re.compile(
 _READ_CONFIG = frozenset({"get_quant_config", "from_config"})
 
 
-def _in_config(error: BaseException) -> bool:
+def in_config(error: BaseException) -> bool:
+    """Whether SGLang was reading the checkpoint's quantization settings."""
     return any(step.tb_frame.f_code.co_name in _READ_CONFIG for step in _frames(error))
 
 

@@ -48,18 +48,17 @@ def registered(architectures: Iterable[str]) -> bool:
     return any(name in getattr(sys.modules[_REGISTRY].ModelRegistry, "models", ()) for name in architectures)
 
 
-def missing(architectures: Iterable[str]) -> str:
-    """Why the registry has no class for them: the import that failed, where there is one."""
+def failed_import(architectures: Iterable[str]) -> str | None:
+    """The module of SGLang that defines one of them, and what its import raises; None where there is none such."""
     names = list(architectures)
-    said = f"this SGLang has no model class {', '.join(names)}, or it cannot be imported here"
     folder = importlib.import_module(_MODELS.rstrip(".")).__path__
     for info in pkgutil.iter_modules(folder, _MODELS):
         if not info.ispkg and _defines_one(info, names):
             try:
                 importlib.import_module(info.name)
             except Exception as error:
-                return f"{said}: {info.name.removeprefix(_MODELS)}: {type(error).__name__}: {error}"
-    return said
+                return f"{info.name.removeprefix(_MODELS)}: {type(error).__name__}: {error}"
+    return None
 
 
 def _defines_one(info: Any, names: Iterable[str]) -> bool:

@@ -106,7 +106,14 @@ def build(
 
 
 def _reason(error: BaseException) -> str:
-    return str(error) if isinstance(error, NotBuilt) else blame.trouble(error)
+    if isinstance(error, NotBuilt):
+        return str(error)
+    if blame.in_config(error):
+        return (
+            f"the quantization settings of this config.json are not whole ({blame.words(error)}); "
+            "give the checkpoint's own with --model-config"
+        )
+    return blame.trouble(error)
 
 
 def _plan(server_args: Any, view: Any, draft_known: bool, gpu_bytes: int | None) -> Plan:
@@ -309,23 +316,41 @@ def _attempt(step: Callable[[], Any], when: str) -> dict[str, Any] | None:
     return None
 
 
+def _without_class(config: Any) -> NotBuilt:
+    """An architecture without a class of this SGLang's own; code that a checkpoint brings is never run here."""
+    architectures = _architectures(config)
+    names = ", ".join(architectures)
+    if (failed := classes.failed_import(architectures)) is not None:
+        return NotBuilt(f"the model class {names} of this SGLang cannot be imported here: {failed}")
+    kind = getattr(config.hf_config, "model_type", "unknown")
+    return NotBuilt(
+        f"this SGLang has no model class {names} (model type {kind}), and a "
+        "checkpoint's own code is not run; check with a release that has the class"
+    )
+
+
 def _construct(subject: Subject) -> Any:
     import torch
     from sglang.srt.configs.load_config import LoadConfig
     from sglang.srt.model_loader import loader
     from sglang.srt.model_loader.utils import get_model_architecture
 
-    names = _architectures(subject.config)
-    with torch.device("cpu"):  # model files make tensors while they are imported
-        try:
+    missing = [
+        name for name in ("_get_quantization_config", "_initialize_model") if not hasattr(loader, name)
+    ]
+    if missing:
+        raise NotBuilt(
+            f"the model loader of this SGLang has no {missing[0]}; its launches are judged by the rules alone"
+        )
+    try:
+        with torch.device("cpu"):  # model files make tensors while they are imported
             model_class, _ = get_model_architecture(subject.config)
-        except Exception:
-            # Of a registry without the class: SGLang leaves out what it cannot import, and so do we what it names.
-            if classes.registered(names):
-                raise
-            raise NotBuilt(classes.missing(names)) from None
+    except Exception as error:
+        if classes.registered(_architectures(subject.config)):
+            raise
+        raise _without_class(subject.config) from error
     if model_class.__name__.startswith(_FALLBACK):
-        raise NotBuilt(classes.missing(names))
+        raise _without_class(subject.config)
     is_draft = subject.name == "draft"
     load_config = LoadConfig(load_format="dummy")
     if is_draft and hasattr(load_config, "draft_model_idx"):
