@@ -198,7 +198,7 @@ def against_the_table(launch: Any) -> tuple[int, list[str]]:
         if moe is None:
             continue
         same = {"MoE layers": (table.get(f"{model}.exists"), moe, table.get(f"{model}.exists") == moe)}
-        if moe and method:
+        if moe and method and not method.startswith("KTEP"):  # KTransformers wraps the method
             kind = table.get(f"{model}.kind")
             same["method"] = (kind, method, _is_method(kind, method, launch))
             runner, made = table.get(f"{model}.runner"), launch.get(f"build.{model}.runner", "")
