@@ -89,7 +89,22 @@ def stand_in_runner(server_args: Any, view: Any, model_config: Any, model: Any, 
             setattr(runner, name, value)
         except AttributeError:  # a property of this release
             continue
+    _name_attention_backends(runner)
     return runner
+
+
+def _name_attention_backends(runner: Any) -> None:
+    """Since 0.5.18 ModelRunner notes the names of its attention backends before it makes them."""
+    module = sys.modules.get("sglang.srt.model_executor.model_runner_components.attention_backend_setup")
+    resolve = getattr(module, "resolve_attention_backend_strs", None)
+    if resolve is None:
+        return
+    try:
+        resolved = resolve(model_runner=runner)
+    except (Exception, stand_ins.CannotTell):  # the names stay stand-ins
+        return
+    runner.prefill_attention_backend_str = resolved.prefill
+    runner.decode_attention_backend_str = resolved.decode
 
 
 def _known(server_args: Any, view: Any, model_config: Any, model: Any, rank: Rank) -> dict[str, Any]:
