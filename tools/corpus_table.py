@@ -68,8 +68,8 @@ def table() -> str:
         raise SystemExit(f"say what the family is about: {', '.join(sorted(missing))}")
     out = len(bad) - len(reached)
     rows.append(
-        f"| out of reach | {out} | – | – | four are repaired in every release here (silence is right); two name no cause "
-        "that arguments or source could show; one is older than 0.5.10 |"
+        f"| out of reach | {out} | – | – | four are repaired in every release here (silence is right); two name no "
+        "cause that arguments or source could show; one is older than 0.5.10 |"
     )
     return "\n".join(rows)
 
