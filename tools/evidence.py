@@ -108,6 +108,11 @@ def _killed(text: str) -> list[list[Any]]:
     return [[what, *map(int, counts)] for what, *counts in re.findall(found, text, re.MULTILINE)]
 
 
+def _mutation(text: str) -> list[list[Any]]:
+    found = r"^(\S+): (\d+) probes, (\d+) edits, (\d+) answers: (\d+) wrong, (\d+) became unknown$"
+    return [[release, *map(int, counts)] for release, *counts in re.findall(found, text, re.MULTILINE)]
+
+
 def _corpus_text(rows: Sequence[Sequence[Any]]) -> str:
     good = sum(row[1] for row in rows if row[0].startswith("work"))
     bad = [row for row in rows if row[0].startswith("reported to")]
@@ -230,6 +235,19 @@ RUNS: Mapping[str, Run] = {
         lambda rows: (
             f"the first launch takes up to {max(row[1] for row in rows)} more, each further one "
             f"{max(row[3] for row in rows)}; at most {max(row[6] for row in rows)}."
+        ),
+    ),
+    "mutation": Run(
+        "Probes on a refactored source",
+        "Every line that a probe cites is renamed, moved, wrapped, reformatted, turned into match or extracted, so "
+        "that SGLang behaves as before; then the probes that read the file are asked again. An answer may become "
+        "unknown, and may not become another one.",
+        ["tools/mutation.py"],
+        _mutation,
+        ("SGLang", "probes", "edits", "answers", "wrong", "became unknown"),
+        lambda rows: (
+            f"{sum(row[2] for row in rows):,} edits, {sum(row[3] for row in rows):,} answers, "
+            f"{sum(row[4] for row in rows)} wrong."
         ),
     ),
     "killed": Run(
