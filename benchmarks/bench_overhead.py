@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,6 +36,7 @@ def launcher() -> dict[str, float]:
     loaded = _load_plugins()
     if os.environ.get("SGLANG_PLUGINS"):
         return {"launcher": loaded}
+    kept = _ours()  # what loading the plugin imported; the validation imports the rest
     from sglang.srt.server_args import ServerArgs, prepare_server_args
 
     from sglang_guards import sglang_compat
@@ -43,7 +45,7 @@ def launcher() -> dict[str, float]:
     assert hasattr(ServerArgs.check_server_args, "__wrapped__"), "the guard is not attached"
     server_args = prepare_server_args(ARGV)
     sglang_compat.resolve(server_args)
-    _forget_ours(keep=("hooks", "compat", "wrap", "late_import", "log", "settings", "confirm", "plugin"))
+    _forget_ours(keep=kept)
     before = time.perf_counter()
     attach._handle_fused_moe_sum_all_reduce(server_args)
     return {"launcher": loaded + (time.perf_counter() - before) * 1000}
@@ -84,11 +86,14 @@ def _load_plugins() -> float:
     return (time.perf_counter() - started) * 1000
 
 
-def _forget_ours(keep: tuple[str, ...] = ()) -> None:
-    """The pose has imported modules of ours that a launch must import itself."""
-    for name in [name for name in sys.modules if name.startswith("sglang_guards")]:
-        if name.removeprefix("sglang_guards").strip(".") not in ("", *keep):
-            del sys.modules[name]
+def _ours() -> set[str]:
+    return {name for name in sys.modules if name.partition(".")[0] == "sglang_guards"}
+
+
+def _forget_ours(keep: Collection[str] = ("sglang_guards",)) -> None:
+    """The pose, or an earlier validation, has imported modules of ours that a launch must import itself."""
+    for name in _ours() - set(keep):
+        del sys.modules[name]
 
 
 def measure(release: str, trees: Path, repeat: int) -> dict[str, float]:

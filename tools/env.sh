@@ -4,14 +4,14 @@
 #   .venv (or $SGLANG_GUARDS_VENV)   CPU torch, what SGLang imports, the project itself (editable) with its dev tools
 #   ~/.cache/sglang-guards/trees     one unpacked SGLang wheel per RELEASE (or $SGLANG_GUARDS_TREES)
 #
-# Needs Python 3.11 (SGLang's wheels from 0.5.11 are for it). Safe to run again: what is there is kept.
+# Needs Python 3.11, for which the pinned set was made. Safe to run again: what is there is kept.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${SGLANG_GUARDS_VENV:-.venv}
 python=${PYTHON:-python3.11}
 command -v "$python" >/dev/null || python=python3
 "$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || {
-  echo "tools/env.sh: Python 3.11 is needed (SGLang's wheels are built for it); set PYTHON=/path/to/python3.11" >&2
+  echo "tools/env.sh: Python 3.11 is needed (the pinned set was made for it); set PYTHON=/path/to/python3.11" >&2
   exit 2
 }
 stamp=$(cat requirements/*.txt pyproject.toml tools/env.sh | cksum | tr ' ' '-')

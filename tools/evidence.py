@@ -1,6 +1,6 @@
 """The figures of docs/evidence.md, from the tests and the benchmark that print them.
 
-    python tools/evidence.py [faults] [fuzz] [corpus] [killed] [input] [overhead]
+    python tools/evidence.py [faults] [fuzz] [corpus] [builds] [alone] [build-cost] [killed] [input] [overhead]
 
 runs each (all of them by default), keeps what it printed in docs/data/evidence.json, and leaves the figures of the
 others alone. A run that fails changes nothing. `tools/docs.py` makes the page.
@@ -108,6 +108,11 @@ def _killed(text: str) -> list[list[Any]]:
     return [[what, *map(int, counts)] for what, *counts in re.findall(found, text, re.MULTILINE)]
 
 
+def _mutation(text: str) -> list[list[Any]]:
+    found = r"^(\S+): (\d+) probes, (\d+) edits, (\d+) answers: (\d+) wrong, (\d+) became unknown$"
+    return [[release, *map(int, counts)] for release, *counts in re.findall(found, text, re.MULTILINE)]
+
+
 def _corpus_text(rows: Sequence[Sequence[Any]]) -> str:
     good = sum(row[1] for row in rows if row[0].startswith("work"))
     bad = [row for row in rows if row[0].startswith("reported to")]
@@ -116,6 +121,40 @@ def _corpus_text(rows: Sequence[Sequence[Any]]) -> str:
         f"{sum(r[1] for r in bad)} reported launches caught."
     )
 
+
+def _builds(text: str) -> list[list[Any]]:
+    found = (
+        r"SGLang (\S+): (\d+) of (\d+) launches built, (\d+) refused, (\d+) false errors; "
+        r"the table: (\d+) answers compared, (\d+) differ"
+    )
+    return [[release, *map(int, counts)] for release, *counts in re.findall(found, text)]
+
+
+def _builds_text(rows: Sequence[Sequence[Any]]) -> str:
+    built, taken, wrong, compared, differ = (sum(row[at] for row in rows) for at in (1, 2, 4, 5, 6))
+    return (
+        f"{built} of {taken} launches that work were built, {wrong} of them refused by mistake; {differ} of {compared} "
+        "answers of the hand-written table differ from the build."
+    )
+
+
+def _alone(text: str) -> list[list[Any]]:
+    found = re.findall(r"(\w+): (\d+) of (\d+) reported launches refused by the build alone", text)
+    return [[rule, int(of), int(caught)] for rule, caught, of in found]
+
+
+def _build_cost(text: str) -> list[list[Any]]:
+    rows: list[list[Any]] = []
+    for release, cells in re.findall(r"^(\d\S+) (\{.*\})", text, re.MULTILINE):
+        found = ast.literal_eval(cells)
+        names = ("first_wall", "first_cpu", "further_wall", "further_cpu")
+        seconds = [f"{found[name]:.2f} s" for name in names]
+        rows.append([release, *seconds, *(f"{found[n]:.0f} MiB" for n in ("plain_mib", "build_mib"))])
+    return rows
+
+
+#: Rules whose faults SGLang's constructors may refuse themselves.
+_ALONE = ("QNT101", "RUN", "BLD", "ATT", "PAR112")
 
 RUNS: Mapping[str, Run] = {
     "faults": Run(
@@ -149,6 +188,67 @@ RUNS: Mapping[str, Run] = {
         _corpus,
         ("launches that", "judged", "caught", ""),
         _corpus_text,
+    ),
+    "builds": Run(
+        "Launches built",
+        "The launches that work, as `check` builds them on releases that accept them: SGLang's own constructors must "
+        "refuse none, and the runner and method of their MoE layers must be those of the table in `launch/`, which "
+        "stays for the start-up hook. What is not built says why.",
+        ["tools/build_corpus.py", "--releases", "0.5.15", "0.5.17", "0.5.19", "0.5.21", "0.5.22", "0.5.23"],
+        _builds,
+        ("SGLang", "built", "of", "refused", "by mistake", "answers compared", "differ"),
+        _builds_text,
+    ),
+    "alone": Run(
+        "Caught by the build alone",
+        "Launches that were reported to go wrong, by the rule that claims them, and how many of them SGLang's own "
+        "constructors refuse with all rules switched off. A fault of the forward pass is no fault of construction: "
+        "what PAR112, ATT104 and most of RUN tell happens at the first batch, and a rule has to know it.",
+        [
+            "tools/build_corpus.py",
+            "--kind",
+            "bad",
+            "--catches",
+            *_ALONE,
+            "--releases",
+            "0.5.10",
+            "0.5.12",
+            "0.5.13",
+            "0.5.15",
+            "0.5.16",
+            "0.5.17",
+            "0.5.18",
+            "0.5.19",
+        ],
+        _alone,
+        ("rule", "launches", "refused by the build"),
+        lambda rows: f"{sum(row[2] for row in rows)} of {sum(row[1] for row in rows)} reported launches.",
+    ),
+    "build-cost": Run(
+        "What the build costs",
+        "Seconds that the build adds to `check`, for the first launch of a process and each further one, as waited "
+        "for and as CPU time of all processes; and the memory of `check` with all that it starts, shared pages "
+        "counted once.",
+        ["tools/build_cost.py"],
+        _build_cost,
+        ("SGLang", "first", "CPU", "each further", "CPU", "memory without", "memory with"),
+        lambda rows: (
+            f"the first launch takes up to {max(row[1] for row in rows)} more, each further one "
+            f"{max(row[3] for row in rows)}; at most {max(row[6] for row in rows)}."
+        ),
+    ),
+    "mutation": Run(
+        "Probes on a refactored source",
+        "Every line that a probe cites is renamed, moved, wrapped, reformatted, turned into match or extracted, so "
+        "that SGLang behaves as before; then the probes that read the file are asked again. An answer may become "
+        "unknown, and may not become another one.",
+        ["tools/mutation.py"],
+        _mutation,
+        ("SGLang", "probes", "edits", "answers", "wrong", "became unknown"),
+        lambda rows: (
+            f"{sum(row[2] for row in rows):,} edits, {sum(row[3] for row in rows):,} answers, "
+            f"{sum(row[4] for row in rows)} wrong."
+        ),
     ),
     "killed": Run(
         "The patch tool killed",

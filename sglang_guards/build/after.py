@@ -78,7 +78,8 @@ def stand_in_runner(server_args: Any, view: Any, model_config: Any, model: Any, 
             """Its own would open groups and load weights."""
 
         def __getattr__(self, name: str) -> Any:
-            if name.startswith("__"):
+            # Up to 0.5.12 the memo is there once it is filled.
+            if name.startswith("__") or name == "_linear_attn_registry_cache":
                 raise AttributeError(name)
             return stand_ins.value_of(f"ModelRunner.{name}")
 
@@ -88,11 +89,27 @@ def stand_in_runner(server_args: Any, view: Any, model_config: Any, model: Any, 
             setattr(runner, name, value)
         except AttributeError:  # a property of this release
             continue
+    _name_attention_backends(runner)
     return runner
+
+
+def _name_attention_backends(runner: Any) -> None:
+    """Since 0.5.18 ModelRunner notes the names of its attention backends before it makes them."""
+    module = sys.modules.get("sglang.srt.model_executor.model_runner_components.attention_backend_setup")
+    resolve = getattr(module, "resolve_attention_backend_strs", None)
+    if resolve is None:
+        return
+    try:
+        resolved = resolve(model_runner=runner)
+    except (Exception, stand_ins.CannotTell):  # the names stay stand-ins
+        return
+    runner.prefill_attention_backend_str = resolved.prefill
+    runner.decode_attention_backend_str = resolved.decode
 
 
 def _known(server_args: Any, view: Any, model_config: Any, model: Any, rank: Rank) -> dict[str, Any]:
     from sglang.srt.configs.model_config import AttentionArch
+    from sglang.srt.distributed import parallel_state
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
     sizes = process_group.parallel_sizes(view)
@@ -126,6 +143,9 @@ def _known(server_args: Any, view: Any, model_config: Any, model: Any, rank: Ran
     known["ps"] = stand_ins.value_of("ModelRunner.ps")
     for name in ("tp_rank", "tp_size", "pp_rank", "pp_size", "moe_ep_size", "moe_dp_size", "attn_cp_size"):
         setattr(known["ps"], name, known[name])
+    for name in ("tp_group", "pp_group"):
+        known[name] = getattr(parallel_state, f"get_{name}")()
+    known["ps"].attn_dp_size = sizes["attention_data_parallel_size"]
     module: Any = sys.modules.get("sglang.srt.model_executor.model_runner")
     if hasattr(module, "_UNSET"):  # up to 0.5.15: a memo that the constructor empties
         known["_linear_attn_registry_cache"] = module._UNSET

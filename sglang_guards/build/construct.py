@@ -216,6 +216,8 @@ def _with_room(plan: Plan, made: list[RankBuild], model: Any) -> RankBuild:
 
     def measure() -> None:
         runner = after.stand_in_runner(plan.server_args, plan.view, config, model, target.rank)
+        if draft.is_eagle_like(plan.view) and len(plan.subjects) > 1:
+            runner.eagle_draft_num_layers = memory.draft_layers(plan.view, plan.subjects[1].config)
         room.append(memory.room(runner, plan.view, plan.gpu_bytes or 0, weights))
 
     blamed = _attempt(measure, "memory")

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from sglang_guards.build import process_group
+
 GIB = 2**30
 #: Args that keep weights off the GPU, or change them after the load, when they are set to something.
 _ELSEWHERE = ("cpu_offload_gb", "kt_weight_path", "offload_group_size", "torchao_config")
@@ -43,6 +45,15 @@ def _has_quantization_file(model_config: Any) -> bool:
     return (Path(str(model_config.model_path)) / "hf_quant_config.json").is_file()
 
 
+def draft_layers(view: Any, draft_config: Any) -> int | None:
+    """`eagle_draft_num_layers`, which ModelRunner's constructor reads from the draft's config (0.5.14 and 0.5.15)."""
+    if not view.speculative_draft_model_path:
+        return None
+    built_in = draft_config.num_nextn_predict_layers
+    own = max(draft_config.num_hidden_layers, draft_config.num_attention_layers)
+    return int(own if built_in is None else built_in)
+
+
 def room(runner: Any, view: Any, total_bytes: int, weights_bytes: int) -> Room:
     """SGLang's own pool sizes; raises what SGLang raises when nothing is left."""
     import torch
@@ -71,12 +82,13 @@ def _prepare(runner: Any, view: Any) -> None:
     runner.mem_fraction_static = view.mem_fraction_static
     resolve = getattr(module, "resolve_layer_indices", None)
     if resolve is not None:
-        runner.layer_info = resolve(
-            model=runner.model,
-            model_config=runner.model_config,
-            is_draft_worker=runner.is_draft_worker,
-            spec_algorithm=runner.spec_algorithm,
-        )
+        values = {
+            "model": runner.model,
+            "model_config": runner.model_config,
+            "is_draft_worker": runner.is_draft_worker,
+            "spec_algorithm": runner.spec_algorithm,  # up to 0.5.21
+        }
+        runner.layer_info = process_group.call(resolve, values)
     else:
         layers = runner.model_config.num_hidden_layers
         runner.start_layer = getattr(runner.model, "start_layer", 0)

@@ -9,6 +9,7 @@ What is taken for granted is only that the target machine has the packages that 
 
 from __future__ import annotations
 
+import dis
 import sys
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -124,6 +125,10 @@ _ARITHMETIC = (*_BINARY, *(f"r{name}" for name in _BINARY), "neg", "pos", "abs",
 _COMPARED_BY_IDENTITY = (type, FunctionType, BuiltinFunctionType, ModuleType)
 
 
+#: A literal ``{key: value}``, or a comprehension of one.
+_WRITES_A_TABLE = frozenset({"BUILD_MAP", "BUILD_CONST_KEY_MAP", "MAP_ADD"})
+
+
 class StandInType(ABCMeta):
     """The type of stand-in classes: their attributes (members of an enum, say) are stand-ins too."""
 
@@ -197,7 +202,11 @@ class StandIn(metaclass=StandInType):
         return not self.__eq__(other)
 
     def __hash__(self) -> int:
-        """A look-up in a set or a table is a question too."""
+        """A look-up in a set or a table is a question too; the key of a table that is being written is none."""
+        caller = sys._getframe(1)
+        code = caller.f_code.co_code
+        if 0 <= caller.f_lasti < len(code) and dis.opname[code[caller.f_lasti]] in _WRITES_A_TABLE:
+            return id(self)
         refuse(_name(self), "the place in a table")
 
     def __repr__(self) -> str:

@@ -79,7 +79,7 @@ def inspect(server_args: Any, settings: Settings) -> Report:
         typed=typed,
         source=source.find(),
     )
-    report = _with_notes(judge(launch, settings), problems)
+    report = _with_notes(judge(launch, settings, name_patches=settings.report_path is not None), problems)
     args = {name.removeprefix("args."): fact.value for name, fact in facts.items()}
     return redact.report(report, redact.secrets_in(sys.argv, os.environ, args))
 

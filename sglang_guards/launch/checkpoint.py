@@ -176,7 +176,7 @@ def is_ignored(module: str, patterns: Iterable[str]) -> bool:
         elif (
             module == pattern
             or module.startswith(pattern.rstrip(".") + ".")
-            or fnmatch.fnmatch(module, pattern)
+            or (any(mark in pattern for mark in "*?[") and fnmatch.fnmatch(module, pattern))
         ):
             return True
     return False

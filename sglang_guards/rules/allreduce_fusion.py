@@ -259,11 +259,16 @@ def dp_attention(launch: Launch) -> Iterator[Violation]:
     Remove the fusion flag, or DP attention.
     """
     if parallel.dp_attention(launch):
+        # Releases from 0.5.22 on derive it from sizes: what was typed is named, not the field that holds the result.
+        switch = ("enable_dp_attention",) if launch["args.enable_dp_attention"] else ()
+        typed = tuple(
+            name for name in ("enable_dp_attention", "attn_dp_size", "dp_size") if launch.given(name)
+        )
+        ways = launch.get("args.attn_dp_size")
+        split = f"attention runs {ways} ways in parallel, and " if isinstance(ways, int) and ways > 1 else ""
         yield Violation(
-            flags=flags(
-                launch, "enable_dp_attention" if launch["args.enable_dp_attention"] else "attn_dp_size"
-            ),
-            cause="the fused kernel is taken only without DP attention",
+            flags=flags(launch, *(typed or switch)),
+            cause=f"{split}the fused kernel is taken only without DP attention",
             impact="no runtime effect: the server behaves as if the flag were unset",
             fix=off(launch),
         )

@@ -149,7 +149,7 @@ def layer_without_runner(launch: Launch) -> Iterator[Violation]:
     "BLD105",
     "parameters-without-a-tensor",
     Severity.WARNING,
-    summary="parameters of the model that no tensor of the checkpoint writes",
+    summary="some of the model's parameters get no value from the checkpoint",
     reports=[read_in("the installed SGLang's load_weights over the checkpoint's headers")],
     applies=lambda launch: any(one.get("unwritten") is not None for one in launch.get("build.ranks") or ()),
 )

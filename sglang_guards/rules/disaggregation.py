@@ -17,7 +17,7 @@ _BLOCK = frozenset({"DFLASH", "DSPARK"})
     "SPC107",
     "decode-node-without-the-drafts-topk",
     Severity.ERROR,
-    summary="a decode node does not get the draft's top-k seed of sparse attention",
+    summary="a decode node does not get the top-k indices that the draft's sparse attention starts from",
     source={"decode_node_keeps_draft_topk": False},
     reports=(sglang_issue(30854),),
     applies=lambda launch: (

@@ -70,7 +70,7 @@ def slower(launch: Launch) -> Iterator[Violation]:
     "FMS302",
     "fused-sum-bf16-before-sm90",
     Severity.WARNING,
-    summary="fused MoE sum adds bf16 by compare-and-swap on this GPU",
+    summary="fused MoE sum adds in a compare-and-swap loop: this GPU has no bf16 atomic add",
     reports=[read_in("Triton ahead-of-time compilation for sm_80, sm_86, sm_89: atom.cas.b32 loop")],
     applies=flag_on,
 )

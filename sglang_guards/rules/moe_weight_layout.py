@@ -104,7 +104,7 @@ def lora_ep(launch: Launch) -> Iterator[Violation]:
     "RUN203",
     "lora-virtual-experts-on-gated-experts",
     Severity.ERROR,
-    summary="virtual experts compute the adapter's up half from the gate's factor",
+    summary="LoRA on virtual experts computes the adapter's up half from the gate's factor, which gives wrong output",
     source={"virtual_experts_lose_up_half": True},
     reports=[sglang_issue(27274)],
     applies=lambda launch: (

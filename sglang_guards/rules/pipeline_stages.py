@@ -15,7 +15,7 @@ from sglang_guards.rules import Violation, ask, rule, sglang_issue, unset
     "PAR112",
     "pipeline-stage-reuses-indices-it-never-got",
     Severity.ERROR,
-    summary="a pipeline stage begins with a layer that reuses top-k indices of the stage before",
+    summary="a pipeline stage begins with a layer that needs the top-k indices of the stage before, which are not sent",
     source={"stages_hand_over_topk": False},
     reports=(sglang_issue(29014), sglang_issue(28659), sglang_issue(29162)),
     applies=lambda launch: int(launch.get("args.pp_size") or 1) > 1 and _shares(launch),
@@ -81,7 +81,7 @@ def _reuses(text: Mapping[str, Any], layer: int, knows_offset: bool) -> bool:
     "PAR117",
     "pipeline-stage-waits-for-a-folded-residual",
     Severity.ERROR,
-    summary="a pipeline stage reads a residual that hyper-connections have folded away",
+    summary="a pipeline stage waits for a residual that the stage before does not send",
     source={ask("stage_reads_folded_residual", architecture="model.architecture"): True},
     reports=(sglang_issue(36906),),
     applies=lambda launch: (

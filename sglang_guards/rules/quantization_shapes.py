@@ -74,7 +74,7 @@ def block_size(launch: Launch) -> Iterator[Violation]:
     While the model is built, before the weights are read: a ValueError in every worker, after minutes of start-up.
 
     ## Fix
-    For routed experts raise --ep-size until each rank holds whole blocks; otherwise lower --tp.
+    Where only routed experts do not fit, raise --ep-size until each rank holds whole blocks; otherwise lower --tp.
     """
     block = launch["model.quant_block"]
     block_n, block_k = int(block[0]), int(block[1])
@@ -168,7 +168,8 @@ def _shared_width(launch: Launch) -> int | None:
 
 def _fix(launch: Launch, part: Part, step: int) -> Change:
     tp, ep = int(launch["args.tp_size"]), ep_size(launch)
-    if part.case == _EXPERTS:
+    others_fit = not any(one.misfits(step) for one in _parts(launch) if one.case != _EXPERTS)
+    if part.case == _EXPERTS and others_fit:  # else only fewer ranks settle all parts at once
         for wider in (size for size in range(ep + 1, min(tp, MOST_RANKS) + 1) if tp % size == 0):
             if not replace(part, ways=tp // wider).misfits(step) and part.size % step == 0:
                 columns = f"each rank then holds {part.size // (tp // wider)} columns"

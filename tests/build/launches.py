@@ -64,6 +64,17 @@ CASES = (
         "backends are supported on Blackwell GPUs for hybrid GDN models", when="load", finding="BLD101",
     ),
     Case(
+        "the same where the runner notes its backends first", "0.5.18", "1xB300", "qwen3.5-35b-a3b",
+        ("--tp", "1", "--attention-backend", "flashinfer"), "refused",
+        "backends are supported on Blackwell GPUs for hybrid GDN models", when="load", finding="BLD101",
+    ),
+    Case(
+        "a model whose kernels write tables of options", "0.5.15", "8xH200", "deepseek-v4-flash",
+        ("--tp", "8", "--dp", "8", "--enable-dp-attention", "--moe-a2a-backend", "deepep",
+         "--moe-runner-backend", "marlin"),
+        "refused", "requires a fused func for a2a backend deepep", finding="BLD101",
+    ),
+    Case(
         "the same where the release takes it", "0.5.21", "1xB300", "qwen3.5-35b-a3b",
         ("--tp", "1", "--attention-backend", "flashinfer"), "built",
         layers=(40, "UnquantizedFusedMoEMethod", "flashinfer_trtllm"),

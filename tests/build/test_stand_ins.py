@@ -83,6 +83,19 @@ def test_classes_can_be_derived_from_and_their_members_compared_by_identity(pack
         list(package.ActivationType)
 
 
+def test_a_table_can_be_written_with_a_stand_in_as_key_and_not_read(package: Any) -> None:
+    key = package.PassConfigKey.FAST
+    table = {key: True, "other": False}
+    assert next(iter(table)) is key
+    assert stand_ins.asked == []
+    with pytest.raises(stand_ins.CannotTell):
+        table.get(key)
+    with pytest.raises(stand_ins.CannotTell):
+        table[key]
+    with pytest.raises(stand_ins.CannotTell):
+        {key, "other"}  # noqa: B018
+
+
 def test_a_known_value_is_answered(package: Any) -> None:
     import deep_gemm  # type: ignore[import-not-found]
 

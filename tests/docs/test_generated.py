@@ -110,10 +110,11 @@ def test_evidence_reads_what_the_tests_print() -> None:
     assert fuzz == [["0.5.23", 60, 10, 20, 30, 5]]
     corpus = runs["corpus"].read(
         "SGLang 0.5.15: 40 working launches judged, 5 not taken by SGLang itself\n"
-        "  FMS: 2 of 3 reported launches caught\n  out of reach or repaired before 0.5.10: 7\n"
+        "FMS on 0.5.15: 2 of 3 reported launches caught\nFMS on 0.5.23: 1 of 1 reported launches caught\n"
     )
-    assert [row[1:3] for row in corpus] == [[40, 0], [3, 2], [0, 0]]
-    assert corpus[-1][3] == "7 not judged"
+    assert [row[1:3] for row in corpus] == [[40, 0], [4, 3]]
+    mutation = runs["mutation"].read("0.5.23: 3 probes, 40 edits, 100 answers: 0 wrong, 7 became unknown\n")
+    assert mutation == [["0.5.23", 3, 40, 100, 0, 7]]
     overhead = runs["overhead"].read("0.5.15         {'worker': '3.0 ms', 'launcher': '41.2 ms'}\n")
     assert overhead == [["0.5.15", "41.2 ms", "3.0 ms"]]
 

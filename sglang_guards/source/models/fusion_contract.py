@@ -12,7 +12,7 @@ import ast
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from sglang_guards.source.models.class_graph import Cls, Graph, arguments, last_name
 from sglang_guards.source.models.construction import Construction
@@ -42,7 +42,18 @@ def full_contract(source: Source, architecture: str, config: Mapping[str, Any] |
 
 
 def contract(source: Source, architecture: str, config: Mapping[str, Any] | None = None) -> Contract:
-    """`full_contract` with the reason; never raises."""
+    """`full_contract` with the reason; never raises. The last answer for an architecture is kept: several rules and
+    the auto-enable list ask within one start."""
+    key = f"contract {architecture}"
+    kept = source.memo.get(key)
+    if isinstance(kept, tuple) and kept[0] == config:
+        return cast(Contract, kept[1])
+    found = _contract(source, architecture, config)
+    source.memo[key] = (config, found)
+    return found
+
+
+def _contract(source: Source, architecture: str, config: Mapping[str, Any] | None) -> Contract:
     try:
         graph = graph_of(source)
         entry = graph.holder(architecture)

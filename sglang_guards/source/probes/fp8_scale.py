@@ -25,6 +25,8 @@ _ROUTES = frozenset({"expert_ids", "sorted_token_ids", "topk_ids", "row_filter"}
 )
 def fp8_scale_reads_unwritten_rows(source: Source) -> Answer:
     code = _sequence(source)
+    if any(isinstance(node, ast.Match) for node in walk(code.node)):
+        raise Unknown("which values are for block-quantized weights is not read from a match statement")
     made = [node for node in _assigned(code, _INPUT) if isinstance(node, ast.Call)]
     makers = {ast.unparse(call.func) for call in made}
     if "torch.zeros" in makers or any(_cleared(node) for node in walk(code.node)):
