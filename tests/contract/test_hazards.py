@@ -34,6 +34,7 @@ TABLE: Table = {
     "tbo_refuses_enforced_fusion": {"0.5.9": False, "0.5.12": True, "0.5.14": False},
     "tbo_pads_request_ids": {"0.5.9": False, "0.5.14": True},
     "draft_follows_target_runner": {"0.5.9": False, "0.5.12": True},
+    "fp8_experts_fall_back_to_marlin": {"0.5.9": False},
 }
 
 

@@ -73,7 +73,9 @@ def test_neither_harms_the_other(runs: dict[tuple[str, str], dict[str, Any]], na
     alone = runs[name, "alone"]
     assert alone["raised"] is None, alone
     executed = f"Executed general plugin: {OTHERS[name]}"
-    if executed not in alone["loader"]:  # vtext-editor 1.0.4 imports what 0.5.23 no longer offers
+    if (
+        name == "vtext-editor" and executed not in alone["loader"]
+    ):  # vtext-editor 1.0.4 imports what 0.5.23 no longer offers
         assert "ImportError" in alone["loader"], alone["loader"]
         pytest.skip(f"{name} does not load on SGLang {RELEASE} by itself: {alone['loader'].splitlines()[-1]}")
     for order in ("before", "after"):
