@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from sglang_guards.preflight.releases import trees_root
@@ -23,6 +25,9 @@ _BY_RELEASE = (
 )
 
 
+_GPU_FOLDER = Path(__file__).resolve().parent / "gpu"
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fast",
@@ -37,8 +42,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Without any unpacked release most tests would skip and the run would end well: say so instead."""
-    if not any((trees_root() / release / "sglang").is_dir() for release in RELEASES):
+    """Without any unpacked release most tests would skip and the run would end well: say so instead. GPU tests take
+    the SGLang that is installed on their machine."""
+    only_gpu = all(
+        _GPU_FOLDER in (path := Path(arg.partition("::")[0]).resolve(), *path.parents)
+        for arg in session.config.args
+    )
+    if not only_gpu and not any((trees_root() / release / "sglang").is_dir() for release in RELEASES):
         raise pytest.UsageError(
             f"no release of SGLang is unpacked in {trees_root()}: run python tools/trees.py --all (or {REFERENCE})"
         )

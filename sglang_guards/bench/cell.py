@@ -41,14 +41,20 @@ class Arms:
             self.modules[name] = kernels.load(tag, change(files) if change else files, self.tree)
             kernels.set_flag(self.modules[name], flag)
 
-    def add_tuned(self, name: str, like: str, tiles: Mapping[str, Mapping[int, Mapping[str, int]]]) -> None:
-        """An arm like `like`, with tiles of its own for the down projection: shape key -> tokens -> config. Shapes
-        without an entry have no such arm."""
+    def add_tuned(
+        self,
+        name: str,
+        like: str,
+        tiles: Mapping[str, Mapping[int, Mapping[str, int]]],
+        up: Mapping[str, Mapping[int, Mapping[str, int]]] | None = None,
+    ) -> None:
+        """An arm like `like`, with tiles of its own for the down projection, and with `up` for the up projection too:
+        shape key -> tokens -> config. Shapes without an entry have no such arm."""
         files = kernels.texts(self.tree)
         change = self.changes.get(like)
         module = kernels.load(f"bench_{name}", change(files) if change else files, self.tree)
         kernels.set_flag(module, like not in ("off", "free"))
-        kernels.set_down_tiles(module, tiles)
+        kernels.set_tiles(module, tiles, up)
         self.modules[name] = module
         self.only[name] = frozenset(tiles)
 

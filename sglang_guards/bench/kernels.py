@@ -185,24 +185,36 @@ def _accessor(real: Callable[[], Any], value: bool) -> Callable[[], Any]:
     return lambda: _Override(real(), value)
 
 
-def set_down_tiles(module: ModuleType, tiles: Mapping[str, Mapping[int, Mapping[str, int]]]) -> None:
-    """Let this copy take the down projection's tile from `tiles` (shape key -> tokens -> config) where its shape has
-    one; the row block stays that of the up projection, with which it shares the sorting of tokens."""
+def set_tiles(
+    module: ModuleType,
+    down: Mapping[str, Mapping[int, Mapping[str, int]]],
+    up: Mapping[str, Mapping[int, Mapping[str, int]]] | None = None,
+) -> None:
+    """Let this copy take its tiles from `down` and `up` (shape key -> tokens -> config; the nearest count is taken, as
+    SGLang does), where its shape has an entry. The row block of the down projection is always that of the up
+    projection, with which it shares the sorting of tokens."""
     real = module.try_get_optimal_moe_config
-    module.down_tiles = dict(tiles)  # type: ignore[attr-defined]
+    module.down_tiles = dict(down)  # type: ignore[attr-defined]
+    module.up_tiles = dict(up or {})  # type: ignore[attr-defined]
+
+    def nearest(table: Mapping[int, Mapping[str, int]] | None, tokens: int) -> dict[str, int] | None:
+        return dict(table[min(table, key=lambda count: abs(count - tokens))]) if table else None
 
     def choose(
         w1: Any, w2: Any, top_k: int, dtype: str | None, tokens: int, *args: Any, **kwargs: Any
     ) -> Any:
         chosen = real(w1, w2, top_k, dtype, tokens, *args, **kwargs)
-        table = module.down_tiles.get(
-            f"E{w2[0]}-N{w2[2]}-H{w2[1]}-K{top_k}-{'fp8' if dtype == 'fp8_w8a8' else 'bf16'}"
+        key = f"E{w2[0]}-N{w2[2]}-H{w2[1]}-K{top_k}-{'fp8' if dtype == 'fp8_w8a8' else 'bf16'}"
+        own_up, own_down = (
+            nearest(module.up_tiles.get(key), tokens),
+            nearest(module.down_tiles.get(key), tokens),
         )
-        if not table or not kwargs.get("return_down_config"):
-            return chosen
-        config, _ = chosen
-        tile = dict(table[min(table, key=lambda count: abs(count - tokens))])
-        tile["BLOCK_SIZE_M"] = config["BLOCK_SIZE_M"]
-        return config, (tile, tile["BLOCK_SIZE_M"])
+        if not kwargs.get("return_down_config"):
+            return own_up or chosen
+        config, below = (own_up, (None, None)) if own_up else chosen
+        if own_down:
+            own_down["BLOCK_SIZE_M"] = config["BLOCK_SIZE_M"]
+            below = (own_down, own_down["BLOCK_SIZE_M"])
+        return config, below
 
     module.try_get_optimal_moe_config = choose  # type: ignore[attr-defined]
