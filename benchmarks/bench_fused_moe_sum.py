@@ -50,20 +50,26 @@ def changes(tree: Path) -> dict[str, Callable[[kernels.Texts], kernels.Texts]]:
 
 
 def add_tuned(arms: cell.Arms) -> None:
-    """Arms with the down projection's tiles of variants/down_tiles_h200.json: `off_tiles` and `patched_tiles`."""
-    stored = json.loads((HERE / "variants" / "down_tiles_h200.json").read_text(encoding="utf-8"))
-    names = stored["names"]
+    """Arms with the tiles of variants/tiles_h200.json: `off_tiles`, `patched_tiles`, `series_tiles`."""
+    stored = json.loads((HERE / "variants" / "tiles_h200.json").read_text(encoding="utf-8"))
+
+    def tables(kind: str) -> dict[str, dict[int, dict[str, int]]]:
+        return {
+            key: {
+                int(count): dict(zip(stored["names"], tile, strict=True))
+                for count, tile in kinds[kind].items()
+            }
+            for key, kinds in stored["shapes"].items()
+            if kind in kinds
+        }
+
     for arm, like, kind in (
         ("off_tiles", "off", "store"),
         ("patched_tiles", "patched", "fused"),
         ("series_tiles", "series", "fused"),
     ):
-        tiles = {
-            key: {int(count): dict(zip(names, tile, strict=True)) for count, tile in kinds[kind].items()}
-            for key, kinds in stored["shapes"].items()
-        }
         if like in arms.modules:
-            arms.add_tuned(arm, like, tiles)
+            arms.add_tuned(arm, like, tables(kind), tables("up"))
 
 
 def also(pairs: list[str]) -> dict[str, Callable[[kernels.Texts], kernels.Texts]]:

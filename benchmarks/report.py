@@ -243,9 +243,10 @@ def end_to_end() -> list[str]:
     return [
         "## End to end",
         "",
-        "A real `sgl.Engine`; medians. In the run of 2026-12-01 all engines were started first and measured in this order, the waiting "
+        "A real `sgl.Engine`; medians. In the runs of 2026-12-01 all engines were started first and measured in this order, the waiting "
         "ones idle but polling on the same 16 cores: the two prefill columns are bound by the GPU and comparable, the columns of "
-        "32 × 64 are bound by the CPU there and swing by a fifth (`off-tiles` decodes with the same kernels as `off`). The run on two "
+        "32 × 64 are bound by the CPU there and swing by a fifth (`off-tiles` decodes with the same kernels as `off`). Their tiles are those "
+        "of the down projection alone, before the counts from 8,192 were tuned again (see «Tiles of both projections»). The run on two "
         "GPUs had one engine at a time; its series had relaxed atomics and no `intermediate_cache3` only.",
         "",
         *lines,
@@ -398,7 +399,7 @@ def newest() -> list[str]:
         "The same cells, speed-up over that release's default. Share of the bound that the series reaches, median from 64 tokens: "
         + ", ".join(f"{v}: {statistics.median(s):.2f} ({len(s)} cells)" for v, s in shares.items())
         + ". Under 0.9, since adds are dearer than stores where the sums leave L2 (see «What limits it») and the combine is a few percent of "
-        "the layer, so that 1 % of noise is a tenth of the share; with its own tile the series passes the bound of the default's tile in most cells.",
+        "the layer, so that 1 % of noise is a tenth of the share; with its own tile the series passes the bound of the default's tile in most cells (see «Tiles of both projections» too).",
         "",
         *table(
             ["shard", "dtype", "tokens", "off, µs", "as shipped", "relaxed", "patched", "series", "bound"],
@@ -517,6 +518,57 @@ def tuned() -> list[str]:
         *table(["shard", "tokens", "gain", "tile"], body),
         "",
     ]
+
+
+def both_tiles() -> list[str]:
+    """Tiles of both projections: default and series, each tuned, beside the best other runner of the runner tables."""
+    rows = load("*-both-tiles.jsonl")
+    if not rows:
+        return []
+    names = {r["key"]: r["shape"] for r in load("*-runners.jsonl")}
+    others: dict[tuple[str, int], tuple[float, str]] = {}
+    bounds: dict[tuple[str, int], float] = {}
+    for row in runner_rows():
+        at = (row["key"], row["tokens"])
+        found = [(row["arms"][n]["speedup"], f"{n} ×{row['arms'][n]['speedup']:.2f} on {row['sglang']}")
+                 for n in ("cutlass", "deep_gemm", "triton_kernel") if n in row["arms"]]  # fmt: skip
+        others[at] = max([*found, *([others[at]] if at in others else [])], default=(0.0, ""))
+        if row["sglang"] == rows[0]["sglang"]:
+            bounds[at] = row["arms"]["free"]["speedup"]
+    body, shares, best = [], [], 0
+    for row in rows:
+        at, off = (row["key"], row["tokens"]), row["off"]["us"]
+        gains = [off / us for us in (row["off"]["tuned_us"], row["series"]["us"], row["series"]["tuned_us"])]
+        best += gains[2] > others.get(at, (0.0, ""))[0] - 0.005
+        if at in bounds:
+            shares.append((gains[2] - 1) / (bounds[at] - 1))
+        body.append(
+            [names.get(row["key"], row["key"]), row["key"].rpartition("-")[2], f"{row['tokens']:,}", f"{off:,.0f}",
+             *(f"{gain:.3f}" for gain in gains), f"{bounds[at]:.3f}" if at in bounds else "",
+             others.get(at, (0, ""))[1], _short(row["series"]["up"]), _short(row["series"]["down"])]
+        )  # fmt: skip
+    return [
+        "## Tiles of both projections",
+        "",
+        f"`python benchmarks/sweep_both_tiles.py` on one {rows[0]['device']}, SGLang {rows[0]['sglang']}, {rows[0]['date']}: the best tiles for the up and "
+        "the down projection, without the flag and with the series, all in one process (the script's first form made these rows: same tiles, "
+        "arms and rounds). `sglang-guards bench --tune DIR --both` is the same search for one model. «bound» and «other runner» are those of the "
+        "runner tables above, measured in another process on the same day. "
+        f"The tuned series is at least as fast as the other runners in {best} of {len(rows)} cells (DeepGEMM ran on 0.5.15 only), and reaches "
+        f"{statistics.median(shares):.2f} of the bound in the median. Where SGLang has no file for a shape (Qwen3.5-122B bf16 at TP 4) its default tile costs "
+        "more than any flag gains.",
+        "",
+        *table(
+            ["shard", "dtype", "tokens", "off, µs", "off, tuned", "series", "series, tuned", "bound", "other runner",
+             "up: M, N, K, group, warps, stages", "down"],
+            body,
+        ),
+        "",
+    ]  # fmt: skip
+
+
+def _short(tile: dict[str, int] | None) -> str:
+    return "as up" if tile is None else ", ".join(str(value) for value in tile.values())
 
 
 def loaded() -> list[str]:
@@ -651,7 +703,8 @@ NOT_MEASURED = """## Not measured
 | Blackwell (SM100, SM120): no such GPU was available; the flag's speed there is unknown | `sglang-guards bench --model MODEL --tp N`, or all shapes: `python benchmarks/bench_fused_moe_sum.py --out benchmarks/results/DATE-GPU-fused-moe-sum.jsonl` |
 | TP 4 and hybrid EP 2 × TP 4 on four GPUs, all-reduce fusion off / auto / extended (no machine with four GPUs was lent; two GPUs ran without NVLink multicast, which some fusion kernels need) | `benchmarks/run_tp4.sh` |
 | other releases than those of the table above on a GPU | the same commands with that release installed |
-| a whole engine of 0.5.23: the host's torch 2.11 has no DeepGEMM that fits it (the packages 0.1.7 and 0.2.2 end in an assertion) | `python benchmarks/e2e.py --no-deep-gemm --dimensions Qwen3-235B-A22B-tp4 --fp8 --arms off on series runner-cutlass --series-tree TREE --out FILE` |
+| DeepGEMM on 0.5.23: the host's torch 2.11 has no package of it that fits (0.1.7 and 0.2.2 end in an assertion), so the engine ran without it | `python benchmarks/e2e.py --dimensions Qwen3-235B-A22B-tp4 --fp8 --arms off runner-deep_gemm --out FILE` |
+| an engine with the tiles of both projections; Qwen3.5-397B on 0.5.15 beside its other runners | `python benchmarks/tiles_tree.py TILES`, then `e2e.py --arms off series-tiles runner-cutlass --tiles TILES`; `bench_fused_moe_sum.py --runners --tiles --only Qwen3.5-397B-A17B-tp4` with SGLANG_JIT_DEEPGEMM_PRECOMPILE=0 |
 | flashinfer_cutlass with 16-bit experts: its kernels are compiled at first use from sources that were left out | the runner benchmark with a whole FlashInfer |
 | a server at EP 2 with per-tensor FP8 | `python benchmarks/e2e.py --tp 2 --arms ep-off ep-series --engine-args '{"quantization": "fp8"}'` |
 | SM80, SM86, SM89: bf16 atomics compile to a compare-and-swap loop there | `sglang-guards bench` |
@@ -687,6 +740,7 @@ def page(cells: Cells) -> str:
         *compiled(),
         *tiles(cells),
         *tuned(),
+        *both_tiles(),
         *loaded(),
         *faults(),
         NOT_MEASURED,

@@ -12,6 +12,7 @@ from typing import Any
 
 from sglang_guards.bench import product
 from sglang_guards.bench.shapes import MoeShape
+from sglang_guards.bench.tune import Choice
 from sglang_guards.errors import CouldNotCheck
 from sglang_guards.launch.profile import (
     DECODE,
@@ -45,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
         help="instead: measure tiles for the down projection and write SGLang's files for SGLANG_MOE_CONFIG_DIR=DIR",
     )
     made.add_argument("--fused-sum", action="store_true", help="with --tune: for a launch that sets the flag")
+    made.add_argument("--both", action="store_true", help="with --tune: tiles of the up projection too")
     made.add_argument("--format", choices=("text", "json"), default="text")
     return made
 
@@ -77,21 +79,24 @@ def main(argv: Sequence[str]) -> int:
 
 def _tune(args: argparse.Namespace) -> int:
     """Measure, write, and print what was gained at each token count."""
-    print(f"{'tokens':>8}  {'gain':>5}  tile of the down projection", file=sys.stderr)
+    print(f"{'tokens':>8}  {'gain':>5}  tiles", file=sys.stderr)
 
-    def progress(count: int, tile: dict[str, int] | None, gain: float) -> None:
-        shown = (
-            "that of the up projection" if tile is None else ", ".join(f"{k} {v}" for k, v in tile.items())
-        )
-        print(f"{count:>8,}  {gain:>5.3f}  {shown}", file=sys.stderr, flush=True)
+    def progress(count: int, choice: Choice) -> None:
+        up = f"up {_tile(choice.up)}; " if args.both else ""
+        down = f"down {_tile(choice.down)}" if choice.down else "down that of the up projection"
+        print(f"{count:>8,}  {choice.gain:>5.3f}  {up}{down}", file=sys.stderr, flush=True)
 
     written = product.tune(
         args.model, args.tune, tp=args.tp, ep=args.ep, dtype=args.dtype, tokens=args.tokens,
-        fused=args.fused_sum, progress=progress,
+        fused=args.fused_sum, both=args.both, progress=progress,
     )  # fmt: skip
     print("\n".join(str(path) for path in written))
     print(f"start the server with SGLANG_MOE_CONFIG_DIR={args.tune}")
     return 0
+
+
+def _tile(tile: dict[str, int]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in tile.items())
 
 
 def _progress(shape: MoeShape, tokens: int, row: dict[str, Any] | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +13,13 @@ from sglang_guards.launch.profile import Profile, save_profile
 
 if TYPE_CHECKING:
     from sglang_guards.bench import cell
+    from sglang_guards.bench.tune import Choice
 
 #: Token counts of the product command: decode, a small batch, prefill chunks.
 DEFAULT_TOKENS = (1, 16, 64, 256, 1024, 4096, 8192, 16384)
+
+#: Longest time for compiling tiles ahead in parallel.
+COMPILE_SECONDS = 240.0
 
 
 class CannotMeasure(RuntimeError):
@@ -96,22 +101,26 @@ def tune(
     dtype: str | None = None,
     tokens: Iterable[int] | None = None,
     fused: bool = False,
-    progress: Callable[[int, dict[str, int] | None, float], None] | None = None,
+    both: bool = False,
+    progress: Callable[[int, Choice], None] | None = None,
 ) -> list[Path]:
-    """Measure the down projection's tile for one rank's shard and write SGLang's tile files into `folder`.
+    """Measure the down projection's tile (`both`: the up projection's too) for one rank's shard and write SGLang's tile
+    files into `folder`.
 
     Raises CannotMeasure as `run` does.
     """
     shape, arms = _prepare(model_config, tp=tp, ep=ep, dtype=dtype)
     from sglang_guards.bench import layer, tune
 
+    counts, arm = list(tokens or tune.TOKENS), "on" if fused else "off"
+    if (processes := min(16, (os.cpu_count() or 1) - 1)) > 1:
+        tune.compile_all(shape, arm, _changes, counts, both, processes, COMPILE_SECONDS)
     try:
-        down = tune.run(
-            arms, layer.Weights(shape), fused=fused, tokens=tokens or tune.TOKENS, progress=progress
-        )
+        found = tune.run(arms, layer.Weights(shape), arm=arm, both=both, tokens=counts, progress=progress)
     except ValueError as error:
         raise CannotMeasure(f"{shape.key}: {error}") from error
-    return tune.write(folder, shape, down, tune.up_table(shape))
+    down = {count: choice.down or choice.up for count, choice in found.items()}
+    return tune.write(folder, shape, down, {c: choice.up for c, choice in found.items()} if both else None)
 
 
 def _prepare(model_config: Path, *, tp: int, ep: int, dtype: str | None) -> tuple[MoeShape, cell.Arms]:

@@ -207,3 +207,19 @@ def test_candidate_tiles_fit_registers_and_the_scales(rows: int, dtype: str) -> 
         assert tile["BLOCK_SIZE_M"] == rows, "the sorting of tokens is that of the up projection"
         assert rows * tile["BLOCK_SIZE_N"] <= tune.MAX_ACCUMULATORS * 32 * tile["num_warps"]
         assert dtype != "fp8" or (tile["BLOCK_SIZE_K"] == 128 and tile["BLOCK_SIZE_N"] <= 128)
+
+
+def test_both_files_name_the_same_row_block_at_every_count() -> None:
+    small, large = {"BLOCK_SIZE_M": 16, "num_warps": 4}, {"BLOCK_SIZE_M": 64, "num_warps": 4}
+    own = {"BLOCK_SIZE_M": 64, "num_warps": 8}
+    up = {1: small, 64: small, 512: large, 8192: large}
+    assert tune.paired(up, {2048: own}) == {1: small, 64: small, 512: own, 8192: own}
+
+
+@pytest.mark.parametrize("tokens", [1, 64, 2048, 16384])
+def test_tiles_of_the_up_projection_keep_the_row_block_or_take_one_that_experts_fill(tokens: int) -> None:
+    shape = MoeShape("x", 128, 384, 4096, 8, "bf16")
+    rows = {tile["BLOCK_SIZE_M"] for tile in tune.up_candidates({"BLOCK_SIZE_M": 16}, shape, tokens)}
+    assert 16 in rows
+    assert all(tokens * 8 / 128 >= block / 2 for block in rows - {16})
+    assert (128 in rows) == (tokens >= 1024)
