@@ -76,7 +76,8 @@ finally:
     multiprocessing.process.BaseProcess.start = start
 held = ServerArgs.__dict__.get("check_server_args")
 holder = f"{getattr(held, '__module__', '?')}.{getattr(held, '__qualname__', held)}"
-print("\\n" + json.dumps({"framework": framework, "reached": reached, "holder": holder, "trouble": trouble}), flush=True)
+print("\\n" + json.dumps({"framework": framework, "reached": reached, "holder": holder, "trouble": trouble,
+    "attached": "sglang_guards.hook.attach" in sys.modules}), flush=True)
 if not reached:
     server_args = ServerArgs(
         model_path=sys.argv[1], served_model_name="canary", device="cpu", skip_tokenizer_init=True
@@ -138,7 +139,7 @@ def diagnose(env: Mapping[str, str] | None = None) -> Diagnosis:
         if asked.value is not True:
             fired = False
             trouble = f"the hook is in place, but the launcher passes it by: {asked.detail}"
-    elif canary.reached and not fired:
+    elif canary.reached and canary.attached and not fired:
         trouble = "the launcher came to its workers without calling what is wrapped"
         if asked.value is not True:
             trouble += f": {asked.detail}"
@@ -163,11 +164,15 @@ def diagnose(env: Mapping[str, str] | None = None) -> Diagnosis:
 
 @dataclass(frozen=True)
 class _Canary:
-    """Whether the hook fired, whether this SGLang has a plugin framework, whether its launcher came to the workers."""
+    """Whether the hook fired, whether this SGLang has a plugin framework, whether its launcher came to the workers.
+
+    `attached`: our hook was there; `holder`: what stands in the place of the validator.
+    """
 
     fired: bool = False
     framework: bool | None = None
     reached: bool = False
+    attached: bool = False
     holder: str = ""
     stopped: str = ""
     trouble: str = ""
@@ -205,6 +210,7 @@ def _canary(env: Mapping[str, str]) -> _Canary:
         fired=fired,
         framework=said.get("framework"),
         reached=bool(said.get("reached")),
+        attached=bool(said.get("attached")),
         holder=str(said.get("holder") or ""),
         stopped=str(said.get("trouble") or ""),
         trouble="" if done.returncode == 0 else _last_line(done.stderr),
