@@ -25,7 +25,6 @@ from sglang_guards.hook.import_hooks import when_imported
 from sglang_guards.log import warn
 from sglang_guards.settings import from_env
 
-
 #: Set by the launcher's validation and inherited by its workers.
 _REACHED = "_SGLANG_GUARDS_REACHED"
 

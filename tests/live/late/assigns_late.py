@@ -1,4 +1,4 @@
-"""Another plugin: while SGLang resolves its server args, after all plugins, it writes its own method over the validator."""
+"""Another plugin: while SGLang resolves its server args, it writes its own method over the validator."""
 
 from __future__ import annotations
 
