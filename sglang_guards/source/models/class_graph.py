@@ -78,6 +78,8 @@ class Graph:
     def __init__(self, source: Source) -> None:
         self.source = source
         self._names: dict[tuple[str, str], Any] = {}
+        #: What others have worked out about this tree, by a key of theirs.
+        self.memo: dict[Any, Any] = {}
         self._below: dict[ast.AST, tuple[tuple[ast.Call, bool], ...]] = {}
         self._imports: dict[str, Mapping[str, tuple[str, str]]] = {}
         self._tops: dict[str, Mapping[tuple[str, str], int]] = {}

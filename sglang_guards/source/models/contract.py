@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sglang_guards.source.models.class_graph import Cls, Fn, Graph, calls, last_name
@@ -74,8 +74,16 @@ def _name(call: ast.Call) -> str:
     return last_name(call.func)
 
 
-def _reachable(graph: Graph, cls: Cls, start: Code) -> Iterator[Code]:
+def _reachable(graph: Graph, cls: Cls, start: Code) -> Sequence[Code]:
     """A method, and the methods of self and functions of model files that it calls, each once."""
+    key = ("reachable", cls, start.rel, start.node.lineno)
+    if key not in graph.memo:
+        graph.memo[key] = list(_reach(graph, cls, start))
+    found: Sequence[Code] = graph.memo[key]
+    return found
+
+
+def _reach(graph: Graph, cls: Cls, start: Code) -> Iterator[Code]:
     waiting, seen = [start], {(start.rel, start.node.lineno)}
     while waiting and len(seen) < 40:
         code = waiting.pop(0)
@@ -317,6 +325,15 @@ def _attributes(func: ast.expr) -> Iterator[str]:
 
 
 def _reduces_anyway(graph: Graph, cls: Cls) -> str | None:
+    """Where this MLP or MoE reduces although it was told not to; several layers of a model may hold the same one."""
+    key = ("reduces anyway", cls)
+    if key not in graph.memo:
+        graph.memo[key] = _reduction_left(graph, cls)
+    found: str | None = graph.memo[key]
+    return found
+
+
+def _reduction_left(graph: Graph, cls: Cls) -> str | None:
     forward = graph.method(cls, "forward")
     if forward is None:
         return None
