@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sglang_guards.preflight.releases import trees_root
+from tests.cost import Cost
 from tests.releases import REFERENCE, RELEASES
 
 #: Folders whose tests start servers, build sites or run whole patch series.
@@ -39,6 +40,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write tests/rules/snapshots anew: review the difference",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Cost(), "cost")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
