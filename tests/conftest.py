@@ -21,9 +21,9 @@ _BY_RELEASE = (
     "tests/live/test_fuzz.py",
     "tests/live/test_faults.py",
     "tests/live/test_launchers.py",
-    "tests/live/test_auto_enable_live.py",
-    "tests/live/test_hook_in_process.py",
 )
+#: Files that share one process of each release (`tests/live/runs.py`).
+_HOOK = ("tests/live/test_auto_enable_live.py", "tests/live/test_hook_in_process.py")
 
 
 _GPU_FOLDER = Path(__file__).resolve().parent / "gpu"
@@ -75,7 +75,10 @@ def _group(item: pytest.Item) -> str:
     """What one worker runs in a row: a file, whose tests share answers, or a long one's tests of one release."""
     file = item.nodeid.partition("::")[0]
     params = getattr(getattr(item, "callspec", None), "params", {})
-    return f"{file}-{params['release']}" if file.startswith(_BY_RELEASE) and "release" in params else file
+    release = params.get("release", params.get("run"))
+    if release and file in _HOOK:
+        return f"hook-{release}"
+    return f"{file}-{release}" if release and file in _BY_RELEASE else file
 
 
 def _is_fast(item: pytest.Item) -> bool:
