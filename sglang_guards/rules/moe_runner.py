@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sglang_guards.launch.facts import Launch
 from sglang_guards.report.model import Severity
-from sglang_guards.rules import Violation, manual, public_note, rule, sglang_issue, unset
+from sglang_guards.rules import Violation, manual, public_note, rule, set_to, sglang_issue, unset
 from sglang_guards.rules.reports_common import AUTO_RUNNER, env_on, is_moe, major, runner_backend
 
 
@@ -231,4 +231,48 @@ def fp8_without_hardware(launch: Launch) -> Iterator[Violation]:
         fix=unset("quantization", otherwise=way_out, safe=False)
         if typed and not launch["model.quant_config"]
         else manual(way_out),
+    )
+
+
+@rule(
+    "RUN113",
+    "cutlass-fp8-with-expert-parallelism",
+    Severity.WARNING,
+    summary="CUTLASS FP8 experts read routing maps that are not written for the experts of other ranks",
+    source={"cutlass_maps_cover_all_routes": False},
+    measured=(
+        "H200, SGLang's own expert layer with block FP8, EP 2, cutlass: 0.5.15 dies with an illegal memory access, "
+        "0.5.23 runs right",
+    ),
+    applies=lambda launch: (
+        launch["args.moe_runner_backend"] == "cutlass" and int(launch["args.ep_size"] or 1) > 1
+    ),
+)
+def cutlass_with_ep(launch: Launch) -> Iterator[Violation]:
+    """--moe-runner-backend cutlass with block-FP8 experts and --ep-size above 1.
+
+    ## What it checks
+    The experts are FP8 with block scales, tokens are not dispatched to other ranks (--moe-a2a-backend none), and the
+    installed CUTLASS path takes its routing maps from torch.empty and leaves it to sgl_kernel's prepare_moe_input to
+    fill them. Later releases have a function of their own that fills every entry.
+
+    ## Why it matters
+    Routes to the experts of another rank have no entry. What the memory held is taken for a row number.
+
+    ## When it hurts
+    At the first batches: an illegal memory access in every rank. Measured on 0.5.15; other releases with the same code
+    were not run. To confirm: send one long prompt.
+
+    ## Fix
+    Remove --ep-size (tensor parallelism then splits the experts), or use the Triton runner.
+    """
+    if launch["model.quant_kind"] != "fp8" or not launch["model.quant_block"]:
+        return
+    if not launch["target.experts_filtered"]:
+        return
+    yield Violation(
+        flags=("moe_runner_backend", "ep_size"),
+        cause=f"with EP {launch['args.ep_size']} routes to other ranks' experts have no entry in the maps",
+        impact="an illegal memory access in every rank at the first batches, on an H200 with 0.5.15",
+        fix=set_to("moe_runner_backend", "triton", otherwise="remove --ep-size", safe=False),
     )

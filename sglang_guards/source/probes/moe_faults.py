@@ -259,3 +259,37 @@ def fp8_experts_fall_back_to_marlin(source: Source) -> Answer:
     if marlin(dense) is None:
         raise Unknown("how GPUs without FP8 are served was not found")
     return Answer(False, experts.where(experts.node))
+
+
+CUTLASS = "sglang/srt/layers/moe/cutlass_moe.py"
+
+
+@probe(
+    "cutlass_maps_cover_all_routes",
+    "CUTLASS FP8 experts fill their routing maps for routes to other ranks' experts too.",
+)
+def cutlass_maps_cover_all_routes(source: Source) -> Answer:
+    code = source.function(CUTLASS, "cutlass_fused_experts_fp8")
+    fillers = {
+        node.func.id: node
+        for node in walk(code.node)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and "prepare_moe_input" in node.func.id
+    }
+    if len(fillers) != 1:
+        raise Unknown("which function fills the routing maps was not found")
+    name, call = next(iter(fillers.items()))
+    if name == "cutlass_prepare_moe_input":
+        return Answer(True, code.where(call), "a function of SGLang's own fills every entry")
+    maps = {
+        ast.unparse(node.targets[0])
+        for node in walk(code.node)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and ast.unparse(node.value.func) == "torch.empty"
+    }
+    given = {ast.unparse(argument) for argument in call.args}
+    if name == "prepare_moe_input" and "a_map" in maps & given:
+        return Answer(False, code.where(call), "sgl_kernel fills maps that come from torch.empty")
+    raise Unknown("how the routing maps are made was not found")
