@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sglang_guards.preflight.releases import trees_root
+from tests.cost import Cost
 from tests.releases import REFERENCE, RELEASES
 
 #: Folders whose tests start servers, build sites or run whole patch series.
@@ -20,9 +21,9 @@ _BY_RELEASE = (
     "tests/live/test_fuzz.py",
     "tests/live/test_faults.py",
     "tests/live/test_launchers.py",
-    "tests/live/test_auto_enable_live.py",
-    "tests/live/test_hook_in_process.py",
 )
+#: Files that share one process of each release (`tests/live/runs.py`).
+_HOOK = ("tests/live/test_auto_enable_live.py", "tests/live/test_hook_in_process.py")
 
 
 _GPU_FOLDER = Path(__file__).resolve().parent / "gpu"
@@ -39,6 +40,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write tests/rules/snapshots anew: review the difference",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Cost(), "cost")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -70,7 +75,10 @@ def _group(item: pytest.Item) -> str:
     """What one worker runs in a row: a file, whose tests share answers, or a long one's tests of one release."""
     file = item.nodeid.partition("::")[0]
     params = getattr(getattr(item, "callspec", None), "params", {})
-    return f"{file}-{params['release']}" if file.startswith(_BY_RELEASE) and "release" in params else file
+    release = params.get("release", params.get("run"))
+    if release and file in _HOOK:
+        return f"hook-{release}"
+    return f"{file}-{release}" if release and file in _BY_RELEASE else file
 
 
 def _is_fast(item: pytest.Item) -> bool:

@@ -188,6 +188,7 @@ RUNS: Mapping[str, Run] = {
         _corpus,
         ("launches that", "judged", "caught", ""),
         _corpus_text,
+        {"SGLANG_GUARDS_MATRIX": "all"},
     ),
     "builds": Run(
         "Launches built",

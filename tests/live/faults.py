@@ -301,7 +301,7 @@ def main() -> None:
     sys.argv = ["sglang.launch_server", *asked["argv"]]
     server_args = resolved(asked["argv"])
     n = asked["examples"]
-    damaged_source(server_args, n // 8)
+    damaged_source(server_args, max(n // 8, 14))  # each kind of damage twice
     once = source.find()  # the tree does not change below: read it once
     with mock.patch("sglang_guards.source.tree.find", return_value=once):
         fields_of_another_type(server_args, n)

@@ -94,7 +94,7 @@ SWITCHES = [
 def machines(dice: random.Random, count: int) -> list[str]:
     """One machine for ten launches: SGLang is imported anew for each."""
     every = [f"{number}x{name}" for number in (1, 4, 8) for name in gpus.TABLE]
-    return dice.sample(every, min(len(every), max(6, count // 10)))
+    return dice.sample(every, min(len(every), max(4, count // 10)))
 
 
 def launch(dice: random.Random, machines: list[str]) -> tuple[list[str], str, str]:

@@ -6,6 +6,7 @@ since a pose and loaded plugins cannot be undone. `path` holds folders in front 
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import logging
@@ -95,8 +96,11 @@ def main() -> None:
     tools = Path(tempfile.mkdtemp(prefix="sglang-guards-tools-"))
     simulated_gpu.write_tools(tools)
     os.environ["PATH"] = f"{tools}{os.pathsep}{os.environ['PATH']}"
+    gc.disable()  # nothing to find in imports
     simulated_gpu.hide()
     simulated_gpu.warm_up()
+    gc.freeze()
+    gc.enable()
     answers = []
     for asked in json.load(sys.stdin):
         read, write = os.pipe()

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,20 @@ def hooked(release: str, scenarios: Sequence[dict[str, Any]]) -> list[dict[str, 
     assert done.returncode == 0, done.stderr[-3000:]
     answers: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return answers
+
+
+@cache
+def hook_answers(release: str) -> dict[str, dict[str, dict[str, Any]]]:
+    """Answers to the scenarios of both files on the hook, by file and name: one process of a release for all."""
+    from tests.live import test_auto_enable_live, test_hook_in_process
+
+    asked: dict[str, dict[str, dict[str, Any]]] = {}
+    if release in test_hook_in_process.RELEASES:
+        asked["hook"] = test_hook_in_process.SCENARIOS
+    if release in test_auto_enable_live.RELEASES:
+        asked["auto"] = {name: scenario for name, (scenario, _) in test_auto_enable_live.SCENARIOS.items()}
+    answers = iter(hooked(release, [scenario for of in asked.values() for scenario in of.values()]))
+    return {file: {name: next(answers) for name in of} for file, of in asked.items()}
 
 
 def launched(release: str, command: Sequence[str], gpu: str = "4xH100", **env: str) -> tuple[int, str]:

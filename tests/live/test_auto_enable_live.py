@@ -6,14 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.launches.checks import MODELS, ROOT, environment
-from tests.live.runs import hooked
+from tests.live.runs import hook_answers
 from tests.trees import PLUGIN_RELEASES, running, tree
 
 RELEASES = running("auto", PLUGIN_RELEASES)
@@ -48,15 +47,10 @@ SCENARIOS: dict[str, tuple[dict[str, Any], bool]] = {
 }
 
 
-@cache
-def answers(release: str) -> dict[str, dict[str, Any]]:
-    return dict(zip(SCENARIOS, hooked(release, [asked for asked, _ in SCENARIOS.values()]), strict=True))
-
-
 @pytest.mark.parametrize("name", SCENARIOS)
 @pytest.mark.parametrize("release", RELEASES)
 def test_scenario(release: str, name: str) -> None:
-    answer, on = answers(release)[name], SCENARIOS[name][1]
+    answer, on = hook_answers(release)["auto"][name], SCENARIOS[name][1]
     assert answer["raised"] is None, answer
     assert bool(answer["fusion"]) is on, answer["log"]
     assert not [line for line in answer["log"] if "fusion is left as SGLang decided" in line]

@@ -13,8 +13,8 @@ import pytest
 from tests.launches.checks import environment
 from tests.live.runs import FLAG, QWEN3
 
-#: Examples of each kind: a third here, all of them in the full matrix (`docs/evidence.md`).
-EXAMPLES = 700 if os.environ.get("SGLANG_GUARDS_MATRIX") == "all" else 200
+#: Examples of each kind: an eighth here, all of them in the full matrix (`docs/evidence.md`).
+EXAMPLES = 700 if os.environ.get("SGLANG_GUARDS_MATRIX") == "all" else 80
 ARGV = ["--model-path", QWEN3, "--tp", "4", FLAG]
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import pytest
 from packaging.version import Version
 
-from tests.live.runs import FLAG, QWEN3, hooked
+from tests.live.runs import FLAG, QWEN3, hook_answers
 from tests.trees import PLUGIN_RELEASES, running
 
 RELEASES = running("hook", PLUGIN_RELEASES)
@@ -44,14 +43,9 @@ SCENARIOS: dict[str, dict[str, Any]] = {
 }
 
 
-@cache
-def answers(release: str) -> dict[str, dict[str, Any]]:
-    return dict(zip(SCENARIOS, hooked(release, list(SCENARIOS.values())), strict=True))
-
-
 @pytest.fixture(params=RELEASES)
 def run(request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
-    return answers(request.param) | {"release": request.param}
+    return hook_answers(request.param)["hook"] | {"release": request.param}
 
 
 def said(answer: dict[str, Any]) -> str:
