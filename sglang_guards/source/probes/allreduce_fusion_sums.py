@@ -8,7 +8,7 @@ import re
 from sglang_guards.source.probes.allreduce_fusion import COMM_FUSION, COMMUNICATOR, LAYER_BOUNDARY
 from sglang_guards.source.syntax.evaluate import World, paths, truth
 from sglang_guards.source.syntax.nodes import walk
-from sglang_guards.source.syntax.shape import names_in, plain
+from sglang_guards.source.syntax.shape import names_in, plain, upright
 from sglang_guards.source.syntax.slicing import Unknown
 from sglang_guards.source.tree import Answer, Source, decided, probe
 
@@ -149,6 +149,7 @@ def fusion_guards_scattered_mlp(source: Source) -> Answer:
     if code is None:
         raise Unknown("the place where a sum is left to the next layer was not found")
     guard = next((n for n in walk(code.node) if isinstance(n, ast.Attribute) and n.attr == "SCATTERED"), None)
+    upright(code.node, "SCATTERED")
     if guard is None:
         plain(code.node)
         if "input_scattered" not in names_in(code.node):

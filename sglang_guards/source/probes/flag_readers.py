@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
+from sglang_guards.source.syntax.shape import upright
 from sglang_guards.source.tree import Answer, Items, Source, Unknown, probe
 
 SCHEDULE_POLICY = "sglang/srt/managers/schedule_policy.py"
@@ -61,6 +62,7 @@ def schedule_policy_needs_radix_cache(source: Source) -> Answer:
             and "tree_cache" in ast.unparse(node.test)
             and "disable" in ast.unparse(node.test)
         ):
+            upright(node.test, "tree_cache")
             last = node.body[-1]
             falls_back = isinstance(last, ast.Return) and "FCFS" in ast.unparse(last)
             return Answer(True if falls_back else None, code.where(node), ast.unparse(last))

@@ -6,7 +6,7 @@ import ast
 import re
 
 from sglang_guards.source.probes.moe_faults import at
-from sglang_guards.source.syntax.shape import guards, names_in, plain, resolved_names
+from sglang_guards.source.syntax.shape import guards, names_in, plain, resolved_names, upright
 from sglang_guards.source.tree import Answer, Source, Unknown, decided, probe
 
 SERVER_ARGS = "sglang/srt/server_args.py"
@@ -87,6 +87,7 @@ def gpt_oss_sums_twice(source: Source) -> Answer:
         if isinstance(node, ast.If) and any(
             "tensor_model_parallel_all_reduce" in names_in(s) for s in node.body
         ):
+            upright(node.test, "tp_size")
             deciding = resolved_names(code.node, node.test)
             if any("skip_post_experts" in name for name in deciding):
                 return Answer(False, code.where(node))
@@ -133,6 +134,7 @@ def shared_expert_tp1_overcounted(source: Source) -> Answer:
             continue
         adds = [s for s in node.body if isinstance(s, ast.AugAssign) and "shared_output" in names_in(s.value)]
         if adds:
+            upright(node.test, "_shared_expert_tp1")
             asked = names_in(node.test) - {"self", "_shared_expert_tp1", "shared_output"}
             guarded = any(word in name for name in asked for word in ("replicated_", "skip", "reduce"))
             if (asked and not guarded) or guards(code.node, node):
@@ -181,6 +183,8 @@ def tbo_refuses_enforced_fusion(source: Source) -> Answer:
     if "enforce_shared_experts_fusion" in names_in(code.node):
         raise Unknown("what is asked of shared-experts fusion is not known")
     others = [n for n in tests if "moe_a2a_backend" in names_in(n.test)]
+    for other in others:
+        upright(other.test, "enable_two_batch_overlap")
     plain(code.node)
     return decided(None, code.where(others[0]) if others else None)
 

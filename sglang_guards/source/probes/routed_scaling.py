@@ -9,7 +9,7 @@ from sglang_guards.source.models.moe_blocks import blocks
 from sglang_guards.source.probes.launch_faults import FUSED_MOE_LAYER
 from sglang_guards.source.probes.moe_faults import EP_KERNELS
 from sglang_guards.source.syntax.nodes import walk
-from sglang_guards.source.syntax.shape import names_in
+from sglang_guards.source.syntax.shape import names_in, upright
 from sglang_guards.source.tree import Answer, Code, Source, Unknown, probe
 
 MARLIN_RUNNER = "sglang/srt/layers/moe/moe_runner/marlin.py"
@@ -122,7 +122,8 @@ def deep_gemm_combine_drops_expert_zero(source: Source) -> Answer:
     if code is None:
         rel = source.need(*EP_KERNELS)
         line = source.line(rel, r"\bif \(?expert_id >= 0\b")
-        if line is None or source.line(rel, r"\bexpert_id > 0\b") is not None:
+        other_way = source.line(rel, r"\bexpert_id > 0\b|\bnot \(+expert_id\b")
+        if line is None or other_way is not None:
             raise Unknown("the combine has another name")
         return Answer(False, f"{rel}:{line}")
     for node in walk(code.node):
@@ -133,6 +134,7 @@ def deep_gemm_combine_drops_expert_zero(source: Source) -> Answer:
             if not (isinstance(compare.left, ast.Name) and compare.left.id == "expert_id"):
                 continue
             zero = isinstance(compare.comparators[0], ast.Constant) and compare.comparators[0].value == 0
+            upright(node.test, "expert_id")
             if zero and isinstance(compare.ops[0], (ast.Gt, ast.GtE)):
                 return Answer(isinstance(compare.ops[0], ast.Gt), code.where(compare))
     raise Unknown("the combine picks its experts in another way")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from sglang_guards.source.syntax.nodes import walk
+from sglang_guards.source.syntax.shape import upright
 from sglang_guards.source.tree import Answer, Source, Unknown, probe
 
 _SPEC_INFO = "sglang/srt/speculative/spec_info.py"
@@ -45,6 +46,7 @@ def decode_node_makes_draft_input(source: Source, algorithm: str) -> Answer:
     ]
     for node in asked:
         if node.attr in own:
+            upright(maker.node, node.attr)
             return Answer(True, maker.where(node))
     rel = source.need(_SPEC_UTILS)
     if not any(node.attr == "is_eagle" for node in asked) or name not in ("dflash", "dspark"):

@@ -68,6 +68,13 @@ def resolved_names(root: ast.AST, test: ast.AST) -> set[str]:
         names |= given
 
 
+def upright(root: ast.AST, word: str) -> None:
+    """Unknown where a name is asked the other way round: under a `not`."""
+    for node in walk(root):
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not) and word in names_in(node.operand):
+            raise Unknown(f"line {node.lineno}: {word} is asked the other way round")
+
+
 def plain(node: ast.stmt) -> None:
     """Unknown where the function hands its work on, so that what it lacks may be elsewhere."""
     body = list(getattr(node, "body", []))
