@@ -35,6 +35,7 @@ TABLE: Table = {
     "tbo_pads_request_ids": {"0.5.9": False, "0.5.14": True},
     "draft_follows_target_runner": {"0.5.9": False, "0.5.12": True},
     "fp8_experts_fall_back_to_marlin": {"0.5.9": False},
+    "cutlass_maps_cover_all_routes": {"0.5.9": False, "0.5.23": True},
 }
 
 
@@ -56,6 +57,7 @@ def test_answers(release: str) -> None:
         ("linear_block_check", "0.5.15", "output_partition_size % block_n"),
         ("mixed_chunk_spec_assertion", "0.5.15", "is required for speculative decoding"),
         ("gpt_oss_sums_twice", "0.5.15", "if self.tp_size > 1"),
+        ("cutlass_maps_cover_all_routes", "0.5.15", "prepare_moe_input("),
         ("w4afp8_deepep_call_incomplete", "0.5.16", "deepep_post_reorder_triton_kernel["),
         ("fp8_aiter_layout_for_any_runner", "0.5.15", "shuffle_weight"),
         ("shared_expert_tp1_overcounted", "0.5.15", "_shared_expert_tp1"),
