@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sglang_guards import shell
+from sglang_guards.characters import CONTROL
 
 if TYPE_CHECKING:
     from sglang_guards.report.model import Finding, Report
@@ -139,6 +139,8 @@ def secrets_in(
 
 def _split(word: str) -> list[str]:
     """The words of a command given as one text; by blanks where no shell could read it."""
+    from sglang_guards import shell  # few launches need it, and a server waits
+
     try:
         raws = [w for command in shell.commands(word) for w in command.words]
         return [w for raw in raws for w in ("".join(p.text for p in raw.parts), raw.raw) if w]
@@ -161,7 +163,7 @@ def _hidden(words: Sequence[str]) -> Iterator[str | None]:
             sign
             and (
                 (_is_flag(word) and is_secret_flag(name))
-                or (shell.NAME.fullmatch(name) and is_secret_env(name))
+                or (name.isidentifier() and name.isascii() and is_secret_env(name))
             )
         ) or (sign and re.fullmatch(r"[\w.-]+", name) and is_secret(name)):
             yield f"{name}="
@@ -190,7 +192,7 @@ def text(value: str, secrets: Iterable[str] = ()) -> str:
 
 def printable(value: str) -> str:
     """`value` with control characters and marks that reorder text spelled out."""
-    return shell.CONTROL.sub(lambda m: _escaped(m[0]), value)
+    return CONTROL.sub(lambda m: _escaped(m[0]), value)
 
 
 def _escaped(c: str) -> str:
@@ -219,6 +221,8 @@ def _bare(value: str) -> list[str]:
 
 def _places(value: str) -> Iterator[tuple[int, int, str]]:
     """Stretches to hide: (start, end, what stands there instead), in order and apart from each other."""
+    if ":" not in value and "=" not in value:  # each of them has one or the other
+        return
     found = [*_in_urls(value), *_in_pairs(value), *_in_json(value)]
     last = 0
     for start, end, shown in sorted(found, key=lambda f: (f[0], -f[1])):

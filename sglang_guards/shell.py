@@ -11,6 +11,8 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from sglang_guards.characters import CONTROL
+
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 _OPERATORS = (
@@ -370,10 +372,6 @@ def _quoted(word: str) -> str:
     if sign and NAME.fullmatch(name):
         return f"{name}={_plainly(value) if value else ''}"
     return _plainly(word)
-
-
-#: What a terminal would act on, and marks that reorder text; line breaks and tabs are text.
-CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 def _plainly(word: str) -> str:

@@ -39,11 +39,22 @@ _CONFIG = {
     "rms_norm_eps": 1e-6,
     "torch_dtype": "bfloat16",
 }
-#: Does what a launcher does before the weights, on the CPU.
+#: What `python -m sglang.launch_server` does, on the CPU, up to its first worker. Where the launcher cannot be gone
+#: so far (`reached` false), the wrapped method is called by itself.
 _CANARY = """
-import json, logging, sys
+import json, logging, multiprocessing.process, sys
 logging.basicConfig(level=logging.INFO, format="%(name)s %(levelname)s %(message)s", stream=sys.stderr)
-from sglang.srt.server_args import ServerArgs
+
+class Worker(SystemExit):
+    pass
+
+start = multiprocessing.process.BaseProcess.start
+def stopped(process):
+    if str(getattr(getattr(process, "_target", None), "__module__", "")).startswith("sglang."):
+        raise Worker(0)
+    return start(process)
+
+from sglang.srt.server_args import ServerArgs, prepare_server_args
 try:
     from sglang.srt.plugins import load_plugins
 except ImportError:
@@ -51,12 +62,32 @@ except ImportError:
 else:
     framework = True
     load_plugins()
-server_args = ServerArgs(model_path=sys.argv[1], served_model_name="canary", device="cpu", skip_tokenizer_init=True)
-if hasattr(server_args, "resolve_once"):
-    server_args.resolve_once()
-server_args.check_server_args()
-print(json.dumps({"framework": framework}))
+argv = ["--model-path", sys.argv[1], "--served-model-name", "canary", "--device", "cpu", "--skip-tokenizer-init"]
+reached, trouble = False, ""
+try:
+    import sglang.launch_server as launcher
+    multiprocessing.process.BaseProcess.start = stopped
+    launcher.run_server(prepare_server_args(argv))
+except Worker:
+    reached = True
+except BaseException as error:
+    trouble = f"{type(error).__name__}: {error}"
+finally:
+    multiprocessing.process.BaseProcess.start = start
+held = ServerArgs.__dict__.get("check_server_args")
+holder = f"{getattr(held, '__module__', '?')}.{getattr(held, '__qualname__', held)}"
+print("\\n" + json.dumps({"framework": framework, "reached": reached, "holder": holder, "trouble": trouble,
+    "attached": "sglang_guards.hook.attach" in sys.modules}), flush=True)
+if not reached:
+    server_args = ServerArgs(
+        model_path=sys.argv[1], served_model_name="canary", device="cpu", skip_tokenizer_init=True
+    )
+    if hasattr(server_args, "resolve_once"):
+        server_args.resolve_once()
+    server_args.check_server_args()
 """
+#: Where SGLang itself defines the method.
+_OWN = "sglang.srt.server_args.ServerArgs.check_server_args"
 
 
 @dataclass(frozen=True)
@@ -97,14 +128,23 @@ def diagnose(env: Mapping[str, str] | None = None) -> Diagnosis:
             "install sglang-guards beside the SGLang that serves, and run doctor there",
         )
     given = settings.from_env(variables)
-    fired, framework, trouble = _canary(variables)
+    canary = _canary(variables)
+    fired, framework, trouble = canary.fired, canary.framework, canary.trouble
     entry = _entry_point()
     legacy = _legacy_hook()
-    reached = found.ask("launcher_calls_validator")
-    if fired and reached.value is not True:
-        fired = False
-        trouble = f"the hook is in place, but the launcher passes it by: {reached.detail}"
     notes = [*given.notes, *_notes(variables, given.mode, framework, entry, legacy)]
+    asked = found.ask("launcher_calls_validator")
+    if fired and not canary.reached:
+        notes.append(f"the launcher itself could not be run up to its workers: {canary.stopped}")
+        if asked.value is not True:
+            fired = False
+            trouble = f"the hook is in place, but the launcher passes it by: {asked.detail}"
+    elif canary.reached and canary.attached and not fired:
+        trouble = "the launcher came to its workers without calling what is wrapped"
+        if asked.value is not True:
+            trouble += f": {asked.detail}"
+    if not canary.holder.startswith(_OWN) and canary.holder:
+        notes.append(f"{canary.holder} stands in the place of ServerArgs.check_server_args")
     notes += [f"SGLang carries patch: {patch}" for patch in applied_patches(found)]
     way = "none"
     if fired:
@@ -122,8 +162,23 @@ def diagnose(env: Mapping[str, str] | None = None) -> Diagnosis:
     )
 
 
-def _canary(env: Mapping[str, str]) -> tuple[bool, bool | None, str]:
-    """Whether the hook fired, whether this SGLang has a plugin framework, and what went wrong."""
+@dataclass(frozen=True)
+class _Canary:
+    """Whether the hook fired, whether this SGLang has a plugin framework, whether its launcher came to the workers.
+
+    `attached`: our hook was there; `holder`: what stands in the place of the validator.
+    """
+
+    fired: bool = False
+    framework: bool | None = None
+    reached: bool = False
+    attached: bool = False
+    holder: str = ""
+    stopped: str = ""
+    trouble: str = ""
+
+
+def _canary(env: Mapping[str, str]) -> _Canary:
     with tempfile.TemporaryDirectory(prefix="sglang-guards-") as folder:
         file = Path(folder) / "canary.jsonl"
         (Path(folder) / "config.json").write_text(json.dumps(_CONFIG), encoding="utf-8")
@@ -144,14 +199,22 @@ def _canary(env: Mapping[str, str]) -> tuple[bool, bool | None, str]:
                 stdin=subprocess.DEVNULL,
             )
         except subprocess.TimeoutExpired:
-            return False, None, f"SGLang did not get as far as the hook within {_TIMEOUT_S} s"
+            return _Canary(trouble=f"SGLang did not get as far as the hook within {_TIMEOUT_S} s")
         fired = file.is_file() and any(_fired(line) for line in file.read_text(encoding="utf-8").splitlines())
-    framework = None
+    said: dict[str, Any] = {}
     for line in reversed(done.stdout.splitlines()):
-        if line.startswith("{"):
-            framework = bool(json.loads(line).get("framework"))
+        if line.startswith('{"framework"'):
+            said = json.loads(line)
             break
-    return fired, framework, "" if done.returncode == 0 else _last_line(done.stderr)
+    return _Canary(
+        fired=fired,
+        framework=said.get("framework"),
+        reached=bool(said.get("reached")),
+        attached=bool(said.get("attached")),
+        holder=str(said.get("holder") or ""),
+        stopped=str(said.get("trouble") or ""),
+        trouble="" if done.returncode == 0 else _last_line(done.stderr),
+    )
 
 
 def _fired(line: str) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from sglang_guards.flag_table.source_lines import acted_on
 from sglang_guards.launch.facts import Launch
 from sglang_guards.report.model import FlagVerdict
 
 NOT_SET = "not set"
+#: Effects that say of a flag that this SGLang acts on it.
+ACTS = frozenset({"active", "auto-enabled"})
 
 
 def flag(field: str) -> str:
@@ -41,5 +44,10 @@ def requested(launch: Launch, field: str) -> str:
 def row(
     launch: Launch, field: str, effect: str, why: str, source: str, name: str | None = None
 ) -> FlagVerdict:
-    """One row; `name` replaces the flag's spelling where releases differ."""
+    """One row; `name` replaces the flag's spelling where releases differ.
+
+    A flag acts only where the line was seen that acts on it: another tree may have it elsewhere, or nowhere.
+    """
+    if effect in ACTS and not (source and acted_on(launch, field)):
+        effect, why = "unknown", f"the line that acts on it was not found in this SGLang; as resolved: {why}"
     return FlagVerdict(name or flag(field), requested(launch, field), effect, why, source)

@@ -114,7 +114,9 @@ def policy(launch: Launch) -> FlagVerdict | None:
     value, source = str(launch[f"args.{field}"]), launch.source
     where = launch.where("source.schedule_policy_needs_radix_cache")
     aware = source.list("schedule_policies_cache_aware").values if source is not None else None
-    if aware is not None and value in aware:
+    if aware is None:
+        return row(launch, field, "unknown", f"which policies look at the cache, {value} too", where)
+    if value in aware:
         if launch["args.disable_radix_cache"]:
             return row(
                 launch,

@@ -6,6 +6,7 @@ resolution and from probes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from sglang_guards.launch.facts import Launch
@@ -91,6 +92,37 @@ LINES: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
 }
 
+#: Server arg -> the lines that act on it, for rows whose own line is only a declaration. `{value}` is the arg's value.
+READERS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    **dict.fromkeys(
+        ("attention_backend", "prefill_attention_backend", "decode_attention_backend"),
+        (
+            (
+                "sglang/srt/layers/attention/attention_registry.py",
+                r'^@register_attention_backend\("{value}"\)',
+            ),
+        ),
+    ),
+    "speculative_draft_attention_backend": (
+        ("sglang/srt/speculative/draft_worker_common.py", r"\.speculative_draft_attention_backend$"),
+        ("sglang/srt/speculative/draft_utils.py", r"= \S+\.speculative_draft_attention_backend$"),
+    ),
+    "enable_two_batch_overlap": (("sglang/srt/layers/moe/utils.py", r"= \S+\.enable_two_batch_overlap$"),),
+    "enable_single_batch_overlap": (
+        ("sglang/srt/layers/moe/utils.py", r"= \S+\.enable_single_batch_overlap$"),
+    ),
+    "enable_eplb": (("sglang/srt/model_executor/model_runner.py", r"^ +if \S+\.enable_eplb and"),),
+    "disaggregation_mode": (
+        ("sglang/srt/managers/scheduler.py", r"^ +self\.disaggregation_mode = DisaggregationMode\("),
+    ),
+    "kv_cache_dtype": (
+        ("sglang/srt/model_executor/model_runner.py", r"kv_cache_dtype == \"auto\""),
+        ("sglang/srt/mem_cache/kv_cache_dtype.py", r"kv_cache_dtype == \"auto\""),
+    ),
+    "page_size": (("sglang/srt/model_executor/model_runner.py", r"self\.page_size = \S+\.page_size$"),),
+    "quantization": (("sglang/srt/configs/model_config.py", r"^    def _verify_quantization\("),),
+}
+
 #: How the experts are quantized -> the class that builds their runner.
 _METHODS: Mapping[str, tuple[str, str]] = {
     "unquantized": ("sglang/srt/layers/quantization/unquant.py", "UnquantizedFusedMoEMethod"),
@@ -125,6 +157,18 @@ def declared(launch: Launch, field: str) -> str:
         if number := source.line(rel, rf"^    {field}\s*:"):
             return short(f"{rel}:{number}")
     return ""
+
+
+def acted_on(launch: Launch, field: str) -> bool:
+    """Whether a line was seen that acts on a server arg; always for an arg whose row cites such a line itself."""
+    if field not in READERS:
+        return True
+    value = re.escape(str(launch.get(f"args.{field}")))
+    source = launch.source
+    return source is not None and any(
+        source.text(rel) is not None and source.line(rel, pattern.replace("{value}", value))
+        for rel, pattern in READERS[field]
+    )
 
 
 def runner_line(launch: Launch, kind: object) -> str:

@@ -62,6 +62,18 @@ def _supposed(launch: Launch, args: Mapping[str, object], family: str) -> list[F
     return list(judge(trial, Settings(), rules).findings)
 
 
+def _unread(launch: Launch, args: Mapping[str, object], family: str) -> str:
+    """What the rules of a family could not read in the source with some args set; empty where they read it all."""
+    facts = dict(launch.facts) | {f"args.{name}": Fact(value, "given") for name, value in args.items()}
+    trial = dataclasses.replace(launch, facts=facts)
+    if trial.get("source.gate_found") is not True:
+        return "the gate of the fused sum was not found"
+    rules = [rule for rule in all_rules() if rule.id.startswith(family)]
+    skipped = judge(trial, Settings(), rules).skipped
+    asked = [one.missing.removeprefix("source.") for one in skipped if one.missing.startswith("source.")]
+    return f"{asked[0]} could not be read" if asked else ""
+
+
 def _worst(findings: list[Finding]) -> Finding | None:
     """The finding that says most about whether to set a flag."""
     telling = [f for f in findings if f.severity is not Severity.INFO]
@@ -76,6 +88,10 @@ def fused_sum(launch: Launch) -> FlagVerdict | None:
     findings = _supposed(launch, {_SUM: True}, "FMS")
     why, acts = _sum_effect(launch, findings)
     where = launch.where("source.gate_found") or declared(launch, _SUM)
+    if acts and (unread := _unread(launch, {_SUM: True}, "FMS")):
+        return row(
+            launch, _SUM, "unknown" if on else "off", f"{'' if on else 'if set: '}{unread}; {why}", where
+        )
     effect = ("active" if acts else "unknown" if acts is None else "ignored") if on else "off"
     return row(launch, _SUM, effect, why if on else f"if set: {why}", where)
 
@@ -191,7 +207,8 @@ def _runner(launch: Launch, field: str, which: str, model: str) -> FlagVerdict |
             launch, field, "auto-enabled", f"SGLang chose {value}; {why}", deciding(launch, "runner_backend")
         )
     topic = deciding(launch, "draft_runner_backend") if which == "draft" else where
-    return row(launch, field, "auto-enabled", f"{value}; {why}", topic or where)
+    effect = "unknown" if runner is None else "auto-enabled"
+    return row(launch, field, effect, f"{value}; {why}", topic or where)
 
 
 def _nobody_measured(launch: Launch) -> bool:

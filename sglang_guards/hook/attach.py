@@ -25,9 +25,20 @@ from sglang_guards.hook.import_hooks import when_imported
 from sglang_guards.log import warn
 from sglang_guards.settings import from_env
 
+#: Set by the launcher's validation and inherited by its workers.
+_REACHED = "_SGLANG_GUARDS_REACHED"
+
 
 def attach() -> None:
     """Attach to what this SGLang has; a target that has moved is a WARNING line."""
+    if not _is_worker():
+        os.environ.pop(_REACHED, None)
+    elif _REACHED not in os.environ:
+        warn(
+            "sglang-guards: this launch was not validated: its launcher did not call %s as it was wrapped; "
+            "«sglang-guards doctor» tells who stands there",
+            sglang_compat.VALIDATOR_TARGET,
+        )
     steps = [("confirmation after load", _attach_confirmation), ("hotfix", _attach_hotfix)]
     if not _is_worker():
         steps = [("validation", _attach_validator), ("auto-enable list", _attach_auto_enable), *steps]
@@ -156,6 +167,7 @@ def _exists(target: str) -> bool:
 
 def after_check_server_args(result: Any, server_args: Any, *args: Any, **kwargs: Any) -> None:
     """AFTER hook: keeps SGLang's own result (None)."""
+    os.environ[_REACHED] = "1"
     _handle_fused_moe_sum_all_reduce(server_args)
 
 

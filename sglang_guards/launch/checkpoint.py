@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping
@@ -22,6 +23,7 @@ _TOP_K = (
 _SHARED = ("n_shared_experts", "num_shared_experts", "num_shared_expert")
 _SHARED_SIZE = ("shared_expert_intermediate_size", "share_expert_dim", "moe_shared_expert_intermediate_size")
 _MOE_SIZE = ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size_mlp")
+_MARKS = re.compile(r"[*?\[]")
 #: Keys that say how many experts, of what size, there are; the spellings of one thing together.
 EXPERT_KEYS = (_EXPERTS, _TOP_K, _SHARED, _SHARED_SIZE, _MOE_SIZE)
 _IGNORED = (
@@ -166,18 +168,16 @@ def ignored_modules(quant_config: Mapping[str, Any]) -> list[str]:
 
 def is_ignored(module: str, patterns: Iterable[str]) -> bool:
     """Whether a module path is left unquantized by a list of names, prefixes, globs or ``re:`` patterns."""
+    names = module.split(".")
+    above = {".".join(names[:end]) for end in range(1, len(names) + 1)}
     for pattern in patterns:
+        if pattern.rstrip(".") in above:
+            return True
         if pattern.startswith("re:"):
-            try:
+            with contextlib.suppress(re.error):
                 if re.match(pattern[3:], module):
                     return True
-            except re.error:
-                continue
-        elif (
-            module == pattern
-            or module.startswith(pattern.rstrip(".") + ".")
-            or (any(mark in pattern for mark in "*?[") and fnmatch.fnmatch(module, pattern))
-        ):
+        elif _MARKS.search(pattern) and fnmatch.fnmatch(module, pattern):
             return True
     return False
 

@@ -26,6 +26,7 @@ from sglang_guards.launch.environment import env_bool
 from sglang_guards.launch.fact import Fact, Facts
 from sglang_guards.launch.moe_runner import Query, Runner, runner_of
 from sglang_guards.launch.parallel import experts_tp
+from sglang_guards.source.probes.quant_method import CONFIGS
 
 
 def facts(launch: Facts, which: str) -> Mapping[str, Fact]:
@@ -131,12 +132,23 @@ class _Layers:
             return ""
         if self.launch.get("source.layer_runs_quant_method") is not True:
             return "what FusedMoE.run_moe_core of this SGLang runs"
+        if self.launch.get("source.layer_takes_configured_method") is not True:
+            return "which quantization method an expert layer of this SGLang takes"
+        if self.arg("enable_paged_experts"):
+            return "what runs experts that are paged in"
+        if query.kind and query.kind in CONFIGS and not self.method_is_known(query.kind):
+            return f"which method the quantization config of this SGLang gives {query.kind} experts"
         probes = {"unquantized": "unquant_auto_is_triton", "fp8": "fp8_auto_is_triton"}
         asked = probes.get(query.kind or "")
         plain = query.platform == "cuda" and query.backend == "auto" and query.a2a == "none"
         if asked and plain and self.launch.get(f"source.{asked}") is not True:
             return f"the runner that create_moe_runner of this SGLang makes for {query.kind} experts"
         return ""
+
+    def method_is_known(self, kind: str) -> bool:
+        """Whether the quantization config gives experts SGLang's own method, as the table of runners takes it."""
+        source = self.launch.source
+        return source is not None and source.ask("config_gives_its_method", kind=kind).value is True
 
     def backend(self) -> Any:
         own = self.arg("speculative_moe_runner_backend") if self.draft else None

@@ -14,7 +14,6 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
-from sglang_guards import shell
 from sglang_guards.report import unknown
 from sglang_guards.report.model import SCHEMA_VERSION, Finding, FlagVerdict, Report, Severity
 from sglang_guards.report.summary import summary_rows
@@ -103,6 +102,8 @@ def text(report: Report, to: Console, *, verbose: bool = False) -> None:
     verdict = Text(verdict_line(report), style="bold red" if report.errors else "bold green")
     to.print(verdict, soft_wrap=True)
     if report.corrected is not None:
+        from sglang_guards import shell  # at start-up there is no command to correct, and a server waits
+
         to.print("corrected command:", soft_wrap=True)
         to.print("  " + shell.shown(report.corrected), soft_wrap=True)
 

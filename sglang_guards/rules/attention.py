@@ -90,6 +90,8 @@ def refused(launch: Launch) -> Iterator[Violation]:
         except MissingFact as unknown:
             missing = unknown
             continue
+        if answer.value is True and (launch.get("args.dcp_size") or 1) > 1:
+            missing = MissingFact("which attention backends take decode context parallelism")
         if answer.value is False and not certain:
             certain = True
             kind = "latent attention (MLA)" if mla else "no latent attention (MLA)"

@@ -35,6 +35,7 @@ PROBE_MODULES = (
     "probes.moe_faults",
     "probes.launch_faults",
     "probes.launch_path",
+    "probes.quant_method",
     "probes.series_marks",
     "probes.eplb",
     "probes.overlap",

@@ -42,6 +42,7 @@ DFLASH = {
     "block_size": 8,
     "dflash_config": {"mask_token_id": 151669, "target_layer_ids": [0, 2]},
 }
+DSPARK = {**DFLASH, "architectures": ["Qwen3DSparkModel"], "dspark_config": DFLASH["dflash_config"]}
 #: A type that no transformers and no SGLang knows, of an architecture that SGLang has.
 NEW_TYPE = {**QWEN3, "model_type": "guards_new_moe"}
 
@@ -88,6 +89,19 @@ def test_the_target_machine_is_not_this_one(release: str, tmp_path: Path) -> Non
     devices = reports["devices in a file"]["launch"]["facts"]["args.disaggregation_ib_device"]
     assert devices["value"] == "/target/ib.json", "the report speaks of what was given, not of a stand-in"
     assert any("guards_new_moe" in note for note in reports["a new model type"]["notes"])
+
+
+@pytest.mark.parametrize("release", ["0.5.16", "0.5.19", "0.5.23"])
+def test_dspark_is_resolved_with_its_drafts_own_block(release: str, tmp_path: Path) -> None:
+    """Its resolution imports kernel packages, and only warns where it could not read the draft's config."""
+    draft = written(tmp_path / "draft", DSPARK)
+    flags = ("--speculative-algorithm", "DSPARK", "--speculative-draft-model-path", draft)
+    [report] = run(release, [launch(written(tmp_path / "plain", QWEN3), *flags)])
+    assert "error" not in report, report
+    assert "SGL001" not in [f["id"] for f in report["findings"]], report["findings"]
+    assert report["launch"]["facts"]["args.speculative_algorithm"]["value"] == "DSPARK"
+    tokens = report["launch"]["facts"]["args.speculative_num_draft_tokens"]
+    assert tokens == {"value": DSPARK["block_size"] + 1, "from": "resolved"}
 
 
 def test_half_a_pair_of_tls_files_is_still_refused(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ _ASKED = {
     "sm": "90",
     "algorithm": "EAGLE",
     "method": "Fp8MoEMethod",
+    "kind": "fp8",
 }
 
 

@@ -76,6 +76,8 @@ class Case:
             facts[f"args.{name}"] = (
                 Fact(BASES["removed"].get(name), "default") if removed else Fact(value, "given")
             )
+            if f"typed.{name}" in facts:
+                facts[f"typed.{name}"] = Fact(value, "given")
         return Launch(facts, env=self.env, source=source(self.release))
 
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sglang_guards.flag_table.rows import requested
+from sglang_guards.flag_table.rows import ACTS, requested
+from sglang_guards.flag_table.source_lines import READERS, acted_on
 from sglang_guards.flag_table.table import verdicts
 from sglang_guards.launch.facts import Fact, Launch
 from sglang_guards.report.model import FlagVerdict
+from sglang_guards.source.tree import Answer, Items, Source
 from tests.contract.tables import source
+from tests.mutation.overlay import Edited
 from tests.rules.cases import base_facts
+from tests.trees import RELEASES
+
+SUM = "enable_fused_moe_sum_all_reduce"
 
 #: What a resolved launch has beside the facts of the hazard rules.
 MORE: dict[str, Any] = {
@@ -73,9 +82,7 @@ def test_a_flag_that_the_release_lacks_has_no_row() -> None:
     assert not {"--enable-fused-moe-sum-all-reduce", "--flashinfer-allreduce-fusion-backend"} & flags
 
 
-@pytest.mark.parametrize(
-    ("flag", "effect", "words", "args"),
-    [
+ROWS: list[tuple[str, str, str, dict[str, Any]]] = [
         ("--enable-fused-moe-sum-all-reduce", "off", "if set: acts on the experts of target", {}),
         ("--enable-fused-moe-sum-all-reduce", "active", "acts on the experts of target (Triton, top-8)",
          {"given": ("enable_fused_moe_sum_all_reduce",), "enable_fused_moe_sum_all_reduce": True}),
@@ -160,8 +167,10 @@ def test_a_flag_that_the_release_lacks_has_no_row() -> None:
          {"given": ("page_size",), "page_size": 16, "without__page_size": {"attention_backend": "trtllm_mha"}}),
         ("--enable-deterministic-inference", "active", "DET101",
          {"release": "0.5.12", "given": ("enable_deterministic_inference",), "enable_deterministic_inference": True}),
-    ],
-)  # fmt: skip
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flag", "effect", "words", "args"), ROWS)
 def test_the_row(flag: str, effect: str, words: str, args: dict[str, Any]) -> None:
     found = row(flag, launch(**args))
     assert (found.effect, words in found.why) == (effect, True), found
@@ -185,3 +194,72 @@ def test_a_row_that_breaks_does_not_cost_the_others() -> None:
     rows = {r.flag: r for r in verdicts(launch(schedule_conservativeness="odd"))}
     assert rows["--schedule-conservativeness"].effect == "unknown"
     assert rows["--schedule-policy"].effect == "active"
+
+
+# -- a flag acts only where the line that acts on it was read ------------------------------------------------------
+
+
+class Declared(Source):
+    """A tree of which only the declarations of server args are left."""
+
+    def data(self, rel: str) -> bytes | None:
+        kept = rel == "sglang/srt/server_args.py" or "/arg_groups/fields/" in rel
+        return super().data(rel) if kept else None
+
+
+class Silent(Source):
+    """A tree that is there, and of which no probe can make anything."""
+
+    def _run(self, name: str, arguments: Mapping[str, str]) -> Answer | Items:
+        return Answer(None, None, "not understood")
+
+
+#: Flags whose effect a probe decides; what the others do stands in lines that are looked for.
+ASKED = (
+    "--enable-fused-moe-sum-all-reduce",
+    "--moe-runner-backend",
+    "--schedule-policy",
+    "--enable-two-batch-overlap",
+    "--num-continuous-decode-steps",
+)
+
+
+def made_of(tree: Source, args: dict[str, Any]) -> list[FlagVerdict]:
+    return list(verdicts(dataclasses.replace(launch(**args), source=tree)))
+
+
+@pytest.mark.parametrize("args", [args for _, effect, _, args in ROWS if effect in ACTS])
+def test_no_flag_acts_where_nothing_was_read(args: dict[str, Any], tmp_path: Path) -> None:
+    real = launch(**args).source
+    assert real is not None
+    bare = made_of(Source(tmp_path), args)
+    assert [row.flag for row in bare if row.effect == "unknown"]
+    assert not [row for row in bare if row.effect in ACTS]
+    silent = {row.flag: row for row in made_of(Silent(real.root), args)}
+    assert not [silent[flag] for flag in ASKED if flag in silent and silent[flag].effect == "active"]
+
+
+@pytest.mark.parametrize("args", [args for _, effect, _, args in ROWS if effect in ACTS])
+def test_a_declaration_is_no_reader(args: dict[str, Any]) -> None:
+    args = {**args, "release": "0.5.23"}
+    rows = made_of(Declared(source("0.5.23").root), args)
+    assert [row for row in rows if row.source], "the declarations are there"
+    assert not [row for row in rows if row.effect in ACTS]
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_release_has_the_lines_that_act(release: str) -> None:
+    for field in READERS:
+        assert acted_on(launch(release, **{field: "triton"}), field), field
+
+
+def test_the_fused_sum_is_not_active_where_a_rule_about_it_could_not_read() -> None:
+    args: dict[str, Any] = {"given": (SUM,), SUM: True}
+    tree = launch(**args).source
+    assert tree is not None
+    rel = "sglang/srt/layers/moe/moe_runner/triton_utils/fused_moe.py"
+    text = tree.text(rel) or ""
+    assert "enable_fused_moe_sum_all_reduce" in text
+    moved = Edited(tree, {rel: text.replace("enable_fused_moe_sum_all_reduce", "fuses_sum")})
+    found = {row.flag: row for row in made_of(moved, args)}["--enable-fused-moe-sum-all-reduce"]
+    assert (found.effect, "was not found" in found.why) == ("unknown", True), found

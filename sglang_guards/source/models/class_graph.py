@@ -78,6 +78,9 @@ class Graph:
     def __init__(self, source: Source) -> None:
         self.source = source
         self._names: dict[tuple[str, str], Any] = {}
+        #: What others have worked out about this tree, by a key of theirs.
+        self.memo: dict[Any, Any] = {}
+        self._below: dict[ast.AST, tuple[tuple[ast.Call, bool], ...]] = {}
         self._imports: dict[str, Mapping[str, tuple[str, str]]] = {}
         self._tops: dict[str, Mapping[tuple[str, str], int]] = {}
         self._blocks: dict[Cls, tuple[int, str]] = {}
@@ -264,6 +267,12 @@ class Graph:
             self._names[key] = tuple(calls(code.node))
         found: Sequence[tuple[ast.Call, bool]] = self._names[key]
         return found
+
+    def calls_below(self, node: ast.AST) -> Sequence[tuple[ast.Call, bool]]:
+        """`calls` of any node of a tree that this graph has parsed, remembered."""
+        if node not in self._below:
+            self._below[node] = tuple(calls(node))
+        return self._below[node]
 
     def nodes(self, code: Code) -> Sequence[ast.AST]:
         """`walk` of a method or function, remembered."""

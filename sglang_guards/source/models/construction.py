@@ -19,7 +19,6 @@ from sglang_guards.source.models.class_graph import (
     Fn,
     Graph,
     arguments,
-    calls,
     last_name,
 )
 from sglang_guards.source.syntax.nodes import children, walk
@@ -79,7 +78,7 @@ class Construction:
         scope = Scope(self.graph, cls, code.rel, {**self._defaults(code, cls), **env})
         body = list(scope.taken(getattr(code.node, "body", [])))
         for node in body:
-            for call, stacked in calls(node):
+            for call, stacked in self.graph.calls_below(node):
                 self._call(scope, cls, at, call, stacked)
 
     def _defaults(self, code: Code, cls: Cls | None) -> Env:

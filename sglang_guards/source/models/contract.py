@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sglang_guards.source.models.class_graph import Cls, Fn, Graph, calls, last_name
@@ -74,8 +74,16 @@ def _name(call: ast.Call) -> str:
     return last_name(call.func)
 
 
-def _reachable(graph: Graph, cls: Cls, start: Code) -> Iterator[Code]:
+def _reachable(graph: Graph, cls: Cls, start: Code) -> Sequence[Code]:
     """A method, and the methods of self and functions of model files that it calls, each once."""
+    key = ("reachable", cls, start.rel, start.node.lineno)
+    if key not in graph.memo:
+        graph.memo[key] = list(_reach(graph, cls, start))
+    found: Sequence[Code] = graph.memo[key]
+    return found
+
+
+def _reach(graph: Graph, cls: Cls, start: Code) -> Iterator[Code]:
     waiting, seen = [start], {(start.rel, start.node.lineno)}
     while waiting and len(seen) < 40:
         code = waiting.pop(0)
@@ -142,7 +150,7 @@ def communicates(graph: Graph, cls: Cls) -> Contract:
     for code in {c.where(): c for c in deciding}.values():
         if trouble := _hands_over(graph, cls, code):
             return trouble
-    if trouble := _last_layer(cls, made, sure=not _takes_back(deciding[0])) or _fused_norm(
+    if trouble := _last_layer(cls, made, sure=not _takes_back(graph, deciding[0])) or _fused_norm(
         graph, cls, init[1]
     ):
         return trouble
@@ -174,9 +182,9 @@ def _first(code: Code) -> ast.AST:
 
 def _hands_over(graph: Graph, cls: Cls, code: Code) -> Contract | None:
     """On every way on which the sum is left to the next layer the tensor is marked and not postprocessed."""
-    decided = _decided(code)
+    decided = _decided(graph, code)
     helpers = _marking_helpers(graph, code)
-    told = set(_told(code))
+    told = set(_told(graph, code))
     seeds = {_DECIDES, MARK, "postprocess_layer", *_SKIPS, *decided, *helpers, *told}
     body = pruned(getattr(code.node, "body", []), seeds)
     pinned = {_DECIDES: True} | dict.fromkeys(_OFF, False)
@@ -212,12 +220,13 @@ def _marking_helpers(graph: Graph, code: Code) -> set[str]:
     }
 
 
-def _decided(code: Code) -> set[str]:
+def _decided(graph: Graph, code: Code) -> set[str]:
     """Names that hold the decision."""
     return {
         target.id
-        for node in walk(code.node)
-        if isinstance(node, ast.Assign) and any(_name(c) == _DECIDES for c, _ in calls(node.value))
+        for node in graph.nodes(code)
+        if isinstance(node, ast.Assign)
+        and any(_name(c) == _DECIDES for c, _ in graph.calls_below(node.value))
         for target in node.targets
         if isinstance(target, ast.Name)
     }
@@ -252,14 +261,14 @@ def _last_layer(cls: Cls, made: list[tuple[Code, ast.Call]], sure: bool) -> Cont
     return None
 
 
-def _takes_back(code: Code) -> bool:
+def _takes_back(graph: Graph, code: Code) -> bool:
     """Whether the layer may turn the decision into a no afterwards."""
-    names = _decided(code)
+    names = _decided(graph, code)
     return any(
         isinstance(node, ast.Assign)
         and isinstance(node.value, ast.Constant)
         and any(isinstance(target, ast.Name) and target.id in names for target in node.targets)
-        for node in walk(code.node)
+        for node in graph.nodes(code)
     )
 
 
@@ -283,7 +292,7 @@ def _has_kernel(source: Source, norm: str) -> bool:
 
 def _mlp_skips(graph: Graph, cls: Cls, init: Code, deciding: list[Code]) -> Contract | None:
     """No MLP or MoE that receives the decision reduces when it is told not to."""
-    told = {name for code in deciding for name in _told(code)}
+    told = {name for code in deciding for name in _told(graph, code)}
     for code in _reachable(graph, cls, init):
         for node in graph.nodes(code):
             if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
@@ -298,14 +307,14 @@ def _mlp_skips(graph: Graph, cls: Cls, init: Code, deciding: list[Code]) -> Cont
     return None
 
 
-def _told(code: Code) -> Iterator[str]:
+def _told(graph: Graph, code: Code) -> Iterator[str]:
     """Attributes of the layer that are called with the decision, or while it is published."""
-    decided = _decided(code)
-    for node in walk(code.node):
+    decided = _decided(graph, code)
+    for node in graph.nodes(code):
         if isinstance(node, ast.Call) and _passes(node, decided):
             yield from _attributes(node.func)
         if isinstance(node, ast.With) and any(_passes(item.context_expr, decided) for item in node.items):
-            for call in (c for part in node.body for c, _ in calls(part)):
+            for call in (c for part in node.body for c, _ in graph.calls_below(part)):
                 yield from _attributes(call.func)
 
 
@@ -316,6 +325,15 @@ def _attributes(func: ast.expr) -> Iterator[str]:
 
 
 def _reduces_anyway(graph: Graph, cls: Cls) -> str | None:
+    """Where this MLP or MoE reduces although it was told not to; several layers of a model may hold the same one."""
+    key = ("reduces anyway", cls)
+    if key not in graph.memo:
+        graph.memo[key] = _reduction_left(graph, cls)
+    found: str | None = graph.memo[key]
+    return found
+
+
+def _reduction_left(graph: Graph, cls: Cls) -> str | None:
     forward = graph.method(cls, "forward")
     if forward is None:
         return None

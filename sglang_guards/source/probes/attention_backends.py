@@ -127,7 +127,8 @@ def attention_backend_takes(source: Source, backend: str, mla: str, sm: str) -> 
         "major": major,
         "minor": minor,
         "is_encoder_decoder": False,
-        "dcp_size": 1,  # decode context parallelism has conditions of its own; the build asks them
+        "dcp_size": 1,
+        "dcp_enabled": False,  # decode context parallelism has conditions of its own; the build asks them
     }
     return _answered(code, getattr(code.node, "body", ()), known)
 

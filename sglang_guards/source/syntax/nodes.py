@@ -5,12 +5,21 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
+#: Fields that never hold a node that anybody asks for: names and marks.
+_LEAVES = frozenset({"ctx", "id", "attr", "kind", "type_comment", "lineno"})
+#: By class: the fields that may hold nodes.
+_fields: dict[type[ast.AST], tuple[str, ...]] = {ast.Constant: ()}
+
 
 def children(node: ast.AST) -> list[ast.AST]:
     """The nodes directly below, in order; the `ctx` of names is left out."""
+    kind = node.__class__
+    names = _fields.get(kind)
+    if names is None:
+        names = _fields[kind] = tuple(name for name in kind._fields if name not in _LEAVES)
     found: list[ast.AST] = []
-    for name in node._fields:
-        value = None if name == "ctx" else getattr(node, name, None)
+    for name in names:
+        value = getattr(node, name, None)
         if value.__class__ is list:
             found += [item for item in value if isinstance(item, ast.AST)]
         elif isinstance(value, ast.AST):

@@ -39,9 +39,11 @@ def enclosing(text: str, offset: int) -> str | None:
 
 def block_ends(text: str, start: int, depth: int) -> Iterator[int]:
     """Where a block that begins at `start` may end: at lines that are not deeper, then at the end."""
-    bound = re.compile(rf"^ {{0,{depth}}}(?={_CODE})", re.MULTILINE)
-    for found in bound.finditer(text, text.find("\n", start) + 1 or len(text)):
-        yield found.start()
+    # The line break in front is a literal that `re` looks for fast; «^» would be tried at every character.
+    bound = re.compile(rf"\n {{0,{depth}}}(?={_CODE})")
+    line_end = text.find("\n", start)
+    for found in bound.finditer(text, len(text) if line_end < 0 else line_end):
+        yield found.start() + 1
     yield len(text)
 
 
@@ -67,6 +69,8 @@ def parse_at(text: str, start: int, depth: int) -> ast.stmt:
 def within(body: Sequence[ast.stmt], lines: Sequence[int]) -> list[ast.stmt]:
     """The innermost statements of a body on which the lines lie; a block's own head counts as the block."""
     found: list[ast.stmt] = []
+    if not lines:
+        return found
     for node in body:
         mine = [line for line in lines if node.lineno <= line <= (node.end_lineno or node.lineno)]
         if not mine:
@@ -74,15 +78,16 @@ def within(body: Sequence[ast.stmt], lines: Sequence[int]) -> list[ast.stmt]:
         blocks = [getattr(node, name, ()) for name in ("body", "orelse", "finalbody")]
         blocks += [handler.body for handler in getattr(node, "handlers", ())]
         inner = [statement for block in blocks for statement in block]
-        covered = {line for s in inner for line in range(s.lineno, (s.end_lineno or s.lineno) + 1)}
-        if not covered.issuperset(mine):
+        spans = [(s.lineno, s.end_lineno or s.lineno) for s in inner]
+        covered = [line for line in mine if any(first <= line <= last for first, last in spans)]
+        if len(covered) < len(mine):
             found.append(node)
-        found += within(inner, [line for line in mine if line in covered])
+        found += within(inner, covered)
     return found
 
 
-_FIELD = re.compile(r"^    ([a-z]\w*)\s*:(?!=)\s*(?!ClassVar)\S", re.MULTILINE)
-_METHOD = re.compile(r"^    (?:@|def |async def )", re.MULTILINE)
+_FIELD = re.compile(r"\n    ([a-z]\w*)\s*:(?!=)\s*(?!ClassVar)\S")
+_LONG_STRING = re.compile(r'("""|\'\'\')[\s\S]*?\1')
 
 
 def field_names(text: str, class_pattern: str) -> set[str]:
@@ -90,6 +95,6 @@ def field_names(text: str, class_pattern: str) -> set[str]:
     names: set[str] = set()
     for head in re.finditer(rf"^class {class_pattern}\b", text, re.MULTILINE):
         body = text[head.start() : next(block_ends(text, head.start(), 0))]
-        for part in _METHOD.split(body):  # a method's own lines are deeper; its strings need not be looked at
-            names.update(_FIELD.findall(re.sub(r'("""|\'\'\')(?:.|\n)*?\1', "", part)))
+        code = _LONG_STRING.sub("", body) if "'''" in body else "".join(body.split('"""')[::2])
+        names.update(_FIELD.findall(code))  # a method's own lines are deeper
     return names
