@@ -24,6 +24,8 @@ _BY_RELEASE = (
 )
 #: Files that share one process of each release (`tests/live/runs.py`).
 _HOOK = ("tests/live/test_auto_enable_live.py", "tests/live/test_hook_in_process.py")
+#: The same for files of launches that the preflight judges (`tests/live/preflight_cases.py`).
+_PREFLIGHT = ("tests/live/test_preflight_", "tests/live/test_hostile_input.py")
 
 
 _GPU_FOLDER = Path(__file__).resolve().parent / "gpu"
@@ -78,6 +80,8 @@ def _group(item: pytest.Item) -> str:
     release = params.get("release", params.get("run"))
     if release and file in _HOOK:
         return f"hook-{release}"
+    if file.startswith(_PREFLIGHT):
+        return "preflight"
     return f"{file}-{release}" if release and file in _BY_RELEASE else file
 
 

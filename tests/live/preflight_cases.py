@@ -1,4 +1,4 @@
-"""Run many preflight checks in one process of one release: JSON cases on stdin, JSON answers on stdout.
+"""Run many preflight checks in one process of one release: lists of JSON cases on stdin, JSON answers on stdout.
 
 A case is ``{"argv": [...], "gpu": ..., "model_config": ..., "env": {...}}``. The answer is the report's JSON, or
 ``{"error": ..., "hint": ...}``.
@@ -6,15 +6,17 @@ A case is ``{"argv": [...], "gpu": ..., "model_config": ..., "env": {...}}``. Th
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.trees import tree
+from tests.trees import REFERENCE, tree
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "qwen3.5-122b-rtx-pro-6000"
@@ -38,21 +40,55 @@ def example(*extra: str, gpu: str = "4xRTX-PRO-6000", **more: Any) -> dict[str, 
     return {"argv": [*LAUNCH, *extra], "gpu": gpu, "model_config": str(EXAMPLE), **more}
 
 
+#: Processes that answer cases, by release, folder and environment: that of the release that most tests take, and the
+#: last other one, since each holds a helper with SGLang in it.
+_SERVERS: dict[tuple[str, ...], subprocess.Popen[str]] = {}
+_MOST = 2
+
+
 def run(release: str, cases: Sequence[dict[str, Any]], cwd: Path | None = None) -> list[dict[str, Any]]:
-    """The answers to `cases` from one fresh process with `release`."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.live.preflight_cases"],
-        input=json.dumps(list(cases)),
-        capture_output=True,
-        text=True,
-        env=environment(release),
-        cwd=cwd or ROOT,
-        timeout=300,
-        check=False,
+    """The answers to `cases` from a process with `release`; it is kept for the next ones of the same environment."""
+    env = environment(release)
+    key = (
+        release,
+        str(cwd or ROOT),
+        *(f"{k}={v}" for k, v in sorted(env.items()) if k != "PYTEST_CURRENT_TEST"),
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    answers: list[dict[str, Any]] = json.loads(done.stdout)
+    server = _SERVERS.pop(key, None)
+    if server is None:
+        while len(_SERVERS) >= _MOST:
+            _end(_SERVERS.pop(min(_SERVERS, key=lambda other: other[0] == REFERENCE)))
+        server = subprocess.Popen(
+            [sys.executable, "-m", "tests.live.preflight_cases"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=env,
+            cwd=cwd or ROOT,
+        )
+    assert server.stdin is not None
+    assert server.stdout is not None
+    server.stdin.write(json.dumps(list(cases)) + "\n")
+    server.stdin.flush()
+    watch = threading.Timer(300, server.kill)  # a hang ends in an empty answer
+    watch.start()
+    line = server.stdout.readline()
+    watch.cancel()
+    assert line, f"the process of SGLang {release} ended with {server.wait()}"
+    _SERVERS[key] = server  # last: most recently used
+    answers: list[dict[str, Any]] = json.loads(line)
     return answers
+
+
+def _end(server: subprocess.Popen[str]) -> None:
+    """Its input's end is its end."""
+    server.communicate(timeout=60)
+
+
+@atexit.register
+def _end_all() -> None:
+    while _SERVERS:
+        _end(_SERVERS.popitem()[1])
 
 
 def cli(release: str, *words: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
@@ -79,4 +115,5 @@ def _answer(case: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps([_answer(case) for case in json.load(sys.stdin)]))
+    for cases in sys.stdin:
+        print(json.dumps([_answer(case) for case in json.loads(cases)]), flush=True)
