@@ -101,7 +101,7 @@ def test_dspark_is_resolved_with_its_drafts_own_block(release: str, tmp_path: Pa
     assert "SGL001" not in [f["id"] for f in report["findings"]], report["findings"]
     assert report["launch"]["facts"]["args.speculative_algorithm"]["value"] == "DSPARK"
     tokens = report["launch"]["facts"]["args.speculative_num_draft_tokens"]
-    assert tokens == {"value": DSPARK["block_size"] + 1, "from": "resolved"}
+    assert tokens == {"value": int(str(DSPARK["block_size"])) + 1, "from": "resolved"}
 
 
 def test_half_a_pair_of_tls_files_is_still_refused(tmp_path: Path) -> None:

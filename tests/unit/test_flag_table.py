@@ -250,7 +250,7 @@ def test_a_declaration_is_no_reader(args: dict[str, Any]) -> None:
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_release_has_the_lines_that_act(release: str) -> None:
     for field in READERS:
-        assert acted_on(launch(release, **{field: "triton"}), field), field
+        assert acted_on(launch(release, (), None, **{field: "triton"}), field), field
 
 
 def test_the_fused_sum_is_not_active_where_a_rule_about_it_could_not_read() -> None:
