@@ -27,6 +27,8 @@ def _sums(source: Source, architecture: str) -> tuple[list[frozenset[str]], str]
         for code in plain_methods(graph, block):
             for node in walk(code.node):
                 if isinstance(node, ast.If) and any("all_reduce(" in ast.unparse(part) for part in node.body):
+                    if isinstance(node.test, ast.UnaryOp) and isinstance(node.test.op, ast.Not):
+                        raise Unknown(f"{code.where(node)} sums where a condition does not hold")
                     found.append(frozenset(names_in(node.test)))
                     where = where or code.where(node)
     if not found:
