@@ -1,4 +1,4 @@
-"""RUN114, RUN115: a runner without a function for its tokens, and a method without the runner it needs."""
+"""RUN114 to RUN116: a runner without a function for its tokens, and a method without the runner it needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sglang_guards.launch.checkpoint import text_config
 from sglang_guards.launch.facts import Launch, MissingFact
 from sglang_guards.launch.moe_runner import has_fp4_experts
 from sglang_guards.report.model import Evidence, Severity
-from sglang_guards.rules import Change, Violation, manual, rule, sglang_issue, unset
+from sglang_guards.rules import Change, Violation, manual, public_note, rule, sglang_issue, unset
 from sglang_guards.source.probes.runner_pairs import FP4_IN_FP8
 
 #: All-to-all backends whose experts are FusedMoE layers with a runner of the method's own.
@@ -216,3 +216,49 @@ def _violation(launch: Launch, which: str, probe: str) -> Violation | None:
         fix=_way_out(launch, experts),
         evidence=(Evidence("source", place),),
     )
+
+
+@rule(
+    "RUN116",
+    "deepep-prefill-without-function",
+    Severity.ERROR,
+    summary="the MoE runner takes DeepEP's low-latency layout only, and prefill batches come in the other one",
+    reports=[public_note("https://github.com/SemiAnalysisAI/InferenceX/pull/2299")],
+    applies=lambda launch: (
+        launch["args.moe_a2a_backend"] == "deepep"
+        and launch["args.deepep_mode"] != "low_latency"
+        and launch.get("args.disaggregation_mode") != "decode"
+        and launch["gpu.platform"] == "cuda"
+        and launch["lora.enabled"] is False
+    ),
+)
+def prefill_layout(launch: Launch) -> Iterator[Violation]:
+    """NVFP4 experts on flashinfer_cutedsl with DeepEP, on a server that prefills.
+
+    ## What it checks
+    The all-to-all backend is DeepEP in the mode auto or normal, the server is no decode node, and the function that
+    the installed source registers for the runner unpacks the six values of the low-latency layout, where a prefill
+    batch has five.
+
+    ## Why it matters
+    DeepEP's mode auto takes the normal layout for every batch with a prefill in it.
+
+    ## When it hurts
+    At the first prefill: «not enough values to unpack» in every worker, or an assertion before it.
+
+    ## Fix
+    Remove --moe-a2a-backend, or use DeepEP on decode nodes only. The low-latency mode takes few tokens per rank.
+    """
+    experts = _experts(launch, "target")
+    if experts is None or experts.backend == "auto":
+        return
+    fine, place = _ask(launch, "deepep_function_takes_prefill", experts)
+    if not fine:
+        yield Violation(
+            flags=("moe_a2a_backend", "moe_runner_backend"),
+            cause=f"a prefill batch comes in DeepEP's normal layout, and the function of {experts.backend} unpacks "
+            f"the low-latency one ({place})",
+            impact="every worker dies at the first prefill",
+            fix=unset("moe_a2a_backend", otherwise="use DeepEP on decode nodes only", safe=False),
+            evidence=(Evidence("source", place),),
+        )

@@ -16,7 +16,7 @@ from sglang_guards.source.probes.moe_runner import FP8, MODELOPT, MXFP4, UNQUANT
 from sglang_guards.source.syntax.evaluate import Choice, Path, World, paths
 from sglang_guards.source.syntax.nodes import walk
 from sglang_guards.source.syntax.shape import plain
-from sglang_guards.source.tree import Answer, Source, Unknown, probe
+from sglang_guards.source.tree import Answer, Code, Source, Unknown, probe
 
 _MOE = "sglang/srt/layers/moe"
 RUNNER = f"{_MOE}/moe_runner/runner.py"
@@ -304,3 +304,57 @@ def _reads_runner(path: Path) -> int | None:
             if isinstance(node, ast.Attribute) and ast.unparse(node) == "self.runner":
                 return node.lineno
     return path.end.lineno if isinstance(path.end, ast.Raise) else None
+
+
+# -- DeepEP's two layouts ----------------------------------------------------------------------------------
+
+_DEEPEP = f"{_MOE}/token_dispatcher/deepep.py"
+
+
+@probe(
+    "deepep_function_takes_prefill",
+    "The function that takes these experts' tokens from DeepEP takes the layout of prefill batches.",
+)
+def deepep_function_takes_prefill(source: Source, kind: str, backend: str, a2a: str, sm: str) -> Answer:
+    experts = _Experts(kind, backend, a2a, sm)
+    facts = experts.facts(source)
+    rel, name = _method(source, experts, facts)
+    made, where = runners_made(source, rel, name, facts)
+    if not made or None in made:
+        raise Unknown(f"which runner {name} makes")
+    named = {_value(source, "MoeRunnerBackend", str(one)) for one in made - {"none"}}
+    with_function = [one for one in named if (a2a, one) in _registered(source)]
+    if not with_function:
+        return Answer(True, where, f"{name} has no function of this kind")
+    if len(named) > 1:
+        raise Unknown(f"which runner {name} makes")
+    code = _function_of(source, a2a, with_function[0])
+    normal = source.function(_DEEPEP, "DeepEPNormalDispatchOutput").node
+    fields = sum(isinstance(node, ast.AnnAssign) for node in getattr(normal, "body", ()))
+    assert isinstance(code.node, ast.FunctionDef)
+    given = code.node.args.args[0].arg
+    for node in code.node.body:
+        if isinstance(node, (ast.If, ast.Return, ast.Try)) and given in ast.unparse(node):
+            break
+        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        if isinstance(target, ast.Tuple) and ast.unparse(node.value) == given:  # type: ignore[attr-defined]
+            if any(isinstance(item, ast.Starred) for item in target.elts):
+                break
+            fits = len(target.elts) == fields
+            return Answer(fits, code.where(node), f"{len(target.elts)} values of {fields} fields")
+    raise Unknown(f"which layouts {code.node.name} takes")
+
+
+def _function_of(source: Source, a2a: str, runner: str) -> Code:
+    """The function that is registered for the pair, where there is one only."""
+    pattern = re.compile(
+        rf"^@register_fused_func\(\s*[\"']{a2a}[\"'],\s*[\"']{runner}[\"'],?\s*\)\ndef (\w+)", re.MULTILINE
+    )
+    found = [
+        (rel, hit[1])
+        for rel in source.files(_MOE, "**/*.py")
+        for hit in pattern.finditer((source.data(rel) or b"").decode("utf-8", "replace"))
+    ]
+    if len(found) != 1:
+        raise Unknown(f"{len(found)} functions take {runner} experts' tokens from {a2a}")
+    return source.function(*found[0])
