@@ -1,4 +1,4 @@
-"""RUN114 to RUN116: a runner without a function for its tokens, and a method without the runner it needs."""
+"""RUN114 to RUN117: a runner without a function for its tokens, and a method without the runner it needs."""
 
 from __future__ import annotations
 
@@ -260,5 +260,49 @@ def prefill_layout(launch: Launch) -> Iterator[Violation]:
             f"the low-latency one ({place})",
             impact="every worker dies at the first prefill",
             fix=unset("moe_a2a_backend", otherwise="use DeepEP on decode nodes only", safe=False),
+            evidence=(Evidence("source", place),),
+        )
+
+
+@rule(
+    "RUN117",
+    "method-reads-what-deepep-lacks",
+    Severity.ERROR,
+    summary="the experts' method reads a field that DeepEP's batches do not have",
+    reports=[sglang_issue(29849)],
+    applies=lambda launch: (
+        launch["args.moe_a2a_backend"] == "deepep"
+        and launch["args.moe_runner_backend"] == "flashinfer_mxfp4"
+        and not any("MEGA_MOE" in name for name in launch.env)
+        and launch["lora.enabled"] is False
+        and launch["gpu.platform"] == "cuda"
+    ),
+)
+def batch_without_field(launch: Launch) -> Iterator[Violation]:
+    """FP4 experts with a kernel of their own (flashinfer_mxfp4 on Blackwell) and DeepEP.
+
+    ## What it checks
+    The method that the installed source gives these experts makes no runner and reads, before any condition, a field
+    of the batch (`topk_output`) that neither of DeepEP's layouts has.
+
+    ## Why it matters
+    The method was written for batches that no all-to-all backend dispatched. Resolution accepts the pair.
+
+    ## When it hurts
+    At the first forward: an AttributeError in every worker.
+
+    ## Fix
+    Remove --moe-a2a-backend.
+    """
+    experts = _experts(launch, "target")
+    if experts is None or experts.kind != FP4_IN_FP8:
+        return
+    fine, place = _ask(launch, "experts_method_fits_deepep", experts)
+    if not fine:
+        yield Violation(
+            flags=_flags(launch, experts),
+            cause=f"the method of the FP4 experts reads a field that DeepEP's batches do not have ({place})",
+            impact="every worker dies with an AttributeError at the first forward",
+            fix=unset("moe_a2a_backend", safe=False),
             evidence=(Evidence("source", place),),
         )

@@ -15,7 +15,7 @@ GLM5 = "Glm5NextForConditionalGeneration"
 HYBRID = "Qwen3_5MoeForConditionalGeneration"
 _H100_TILES = "E=256,N=128,device_name=NVIDIA_H100_80GB_HBM3,dtype=fp8_w8a8,block_shape=[128, 128].json"
 ACCEPTED, MADE = "experts_runner_is_accepted", "experts_method_has_runner"
-PREFILL = "deepep_function_takes_prefill"
+PREFILL, FITS = "deepep_function_takes_prefill", "experts_method_fits_deepep"
 
 
 def _experts(kind: str, backend: str, a2a: str, sm: str = "90") -> dict[str, str]:
@@ -94,6 +94,7 @@ ANSWERS: tuple[tuple[str, dict[str, str], bool, str, str], ...] = (
     (ACCEPTED, _experts("ct_wna16", "auto", "deepep"), False, "0.5.11", "0.5.23"),
     (ACCEPTED, _experts("fp8", "auto", "deepep"), True, "0.5.9", "0.5.23"),
     (ACCEPTED, _experts("unquantized", "flashinfer_trtllm", "deepep", "100"), False, "0.5.10", "0.5.23"),
+    (FITS, _experts("fp4_in_fp8", "flashinfer_mxfp4", "deepep", "100"), False, "0.5.12", "0.5.18"),
     (PREFILL, _experts("modelopt_fp4", "flashinfer_cutedsl", "deepep", "100"), False, "0.5.13", "0.5.23"),
     (PREFILL, _experts("fp8", "deep_gemm", "deepep"), True, "0.5.9", "0.5.23"),
     (MADE, _experts("mxfp4", "flashinfer_cutlass", "none"), False, "0.5.11", "0.5.23"),
@@ -116,6 +117,7 @@ _OPEN = {
     ACCEPTED,
     MADE,
     PREFILL,
+    FITS,
 }
 
 

@@ -358,3 +358,37 @@ def _function_of(source: Source, a2a: str, runner: str) -> Code:
     if len(found) != 1:
         raise Unknown(f"{len(found)} functions take {runner} experts' tokens from {a2a}")
     return source.function(*found[0])
+
+
+@probe(
+    "experts_method_fits_deepep",
+    "The experts' method reads nothing of a batch that DeepEP's batches do not have.",
+)
+def experts_method_fits_deepep(source: Source, kind: str, backend: str, a2a: str, sm: str) -> Answer:
+    experts = _Experts(kind, backend, a2a, sm)
+    facts = experts.facts(source)
+    rel, name = _method(source, experts, facts)
+    made, where = runners_made(source, rel, name, facts)
+    if None in made:
+        raise Unknown(f"which runner {name} makes")
+    if made != {"none"}:
+        return Answer(True, where, f"{name} leaves its batches to a runner")
+    code = source.function(rel, f"{name}.apply")
+    assert isinstance(code.node, ast.FunctionDef)
+    known = {"hidden_states", "format"}
+    for layout in ("DeepEPNormalDispatchOutput", "DeepEPLLDispatchOutput"):
+        known |= {
+            node.target.id
+            for node in walk(source.function(_DEEPEP, layout).node)
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+        }
+    for node in code.node.body:
+        if not isinstance(
+            node, (ast.Assign, ast.AnnAssign, ast.Expr, ast.Import, ast.ImportFrom, ast.Assert)
+        ):
+            break  # from here on a condition decides
+        for item in walk(node):
+            of_batch = isinstance(item, ast.Attribute) and ast.unparse(item.value) == "dispatch_output"
+            if isinstance(item, ast.Attribute) and of_batch and item.attr not in known:
+                return Answer(False, code.where(item), f"{name} reads {item.attr}")
+    raise Unknown(f"what {name} reads of a batch")
