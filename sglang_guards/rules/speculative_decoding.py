@@ -284,3 +284,45 @@ def mixed_chunk_off(launch: Launch) -> Iterator[Violation]:
             impact="no runtime effect: the server behaves as if the flag were unset",
             fix=unset("enable_mixed_chunk"),
         )
+
+
+_DRAFT_SETTINGS = ("speculative_draft_model_path", "speculative_num_steps", "speculative_num_draft_tokens")
+
+
+@rule(
+    "SPC202",
+    "draft-settings-without-algorithm",
+    Severity.WARNING,
+    summary="settings of a draft without --speculative-algorithm: nothing is speculated",
+    source={"no_algorithm_means_no_speculation": True},
+    reports=[read_in("SpeculativeAlgorithm.from_string: None gives NONE")],
+    applies=lambda launch: any(launch.given(field) for field in _DRAFT_SETTINGS),
+)
+def settings_without_algorithm(launch: Launch) -> Iterator[Violation]:
+    """Settings of a draft in a launch that names no speculative algorithm.
+
+    ## What it checks
+    `--speculative-draft-model-path`, `--speculative-num-steps` or `--speculative-num-draft-tokens` is typed, and after
+    resolution there is still no algorithm.
+
+    ## Why it matters
+    The algorithm alone switches speculation on. Without it no draft is loaded.
+
+    ## When it hurts
+    No runtime effect: the server decodes one token a step.
+
+    ## Fix
+    Add --speculative-algorithm, or remove the settings.
+    """
+    if _algorithm(launch) not in ("", "NONE"):
+        return
+    typed = tuple(field for field in _DRAFT_SETTINGS if launch.given(field))
+    change = unset(typed[0])
+    for field in typed[1:]:
+        change += unset(field)
+    yield Violation(
+        flags=typed,
+        cause="no speculative algorithm is set, and it alone switches speculation on",
+        impact="no runtime effect: no draft is loaded, and the server decodes one token a step",
+        fix=change,
+    )
