@@ -58,14 +58,3 @@ def decode_node_makes_draft_input(source: Source, algorithm: str) -> Answer:
             if first == "batch.spec_info.prepare_for_decode(batch)":
                 return Answer(False, code.where(part.body[0]))
     raise Unknown(f"what the first decode step of {algorithm} reads was not found")
-
-
-@probe("no_algorithm_means_no_speculation", "A launch that names no algorithm speculates nothing.")
-def no_algorithm_means_no_speculation(source: Source) -> Answer:
-    code = source.function(_SPEC_INFO, "SpeculativeAlgorithm.from_string")
-    for node in walk(code.node):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "name is None":
-            if ast.unparse(node.body[0]) == "return cls.NONE":
-                return Answer(True, code.where(node))
-            break
-    raise Unknown("what stands for no algorithm was not found")
