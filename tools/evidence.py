@@ -143,6 +143,11 @@ def _alone(text: str) -> list[list[Any]]:
     return [[rule, int(of), int(caught)] for rule, caught, of in found]
 
 
+def _most(rows: Sequence[Sequence[Any]], column: int) -> str:
+    """The largest cell of a column of texts that begin with a number."""
+    return str(max((row[column] for row in rows), key=lambda cell: float(cell.split()[0])))
+
+
 def _build_cost(text: str) -> list[list[Any]]:
     rows: list[list[Any]] = []
     for release, cells in re.findall(r"^(\d\S+) (\{.*\})", text, re.MULTILINE):
@@ -234,8 +239,8 @@ RUNS: Mapping[str, Run] = {
         _build_cost,
         ("SGLang", "first", "CPU", "each further", "CPU", "memory without", "memory with"),
         lambda rows: (
-            f"the first launch takes up to {max(row[1] for row in rows)} more, each further one "
-            f"{max(row[3] for row in rows)}; at most {max(row[6] for row in rows)}."
+            f"the first launch takes up to {_most(rows, 1)} more, each further one {_most(rows, 3)}; "
+            f"at most {_most(rows, 6)}."
         ),
     ),
     "mutation": Run(

@@ -46,9 +46,19 @@ def _way(node: ast.AST, target: ast.AST) -> list[ast.AST] | None:
     if node is target:
         return [node]
     for child in ast.iter_child_nodes(node):
-        if (way := _way(child, target)) is not None:
+        if _may_hold(child, target) and (way := _way(child, target)) is not None:
             return [node, *way]
     return None
+
+
+def _may_hold(node: ast.AST, target: ast.AST) -> bool:
+    """Whether the lines of a node take in the other's. Decorators stand above the line that a definition has."""
+    first, last, line = (
+        getattr(node, "lineno", None), getattr(node, "end_lineno", None), getattr(target, "lineno", None)
+    )  # fmt: skip
+    if first is None or last is None or line is None or hasattr(node, "decorator_list"):
+        return True
+    return bool(first <= line <= last)
 
 
 def resolved_names(root: ast.AST, test: ast.AST) -> set[str]:
