@@ -125,7 +125,9 @@ def quant_kind(name: str | None, quant_config: Mapping[str, Any]) -> str | None:
     """
     if name is None:
         return "unquantized"
-    if quant_config.get("moe_quant_algo"):  # experts of another kind than the rest; which releases know it differs
+    if quant_config.get(
+        "moe_quant_algo"
+    ):  # experts of another kind than the rest; which releases know it differs
         return None
     if name == "compressed-tensors":
         return _compressed_tensors_kind(quant_config)

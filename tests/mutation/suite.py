@@ -35,6 +35,7 @@ _ASKED = {
     "layer": "DeepseekV2DecoderLayer",
     "backend": "triton",
     "sm": "90",
+    "a2a": "deepep",
     "algorithm": "EAGLE",
     "method": "Fp8MoEMethod",
     "kind": "fp8",

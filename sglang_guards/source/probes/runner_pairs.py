@@ -177,9 +177,6 @@ def _returned(path: Path) -> str:
     return value.id if isinstance(value, ast.Name) else "something"
 
 
-# -- K1: the runner and what hands it its tokens -----------------------------------------------------------
-
-
 @probe(
     "experts_runner_is_accepted",
     "MoeRunner accepts the runner of these experts: it has a core, or a function for the all-to-all backend.",
@@ -269,9 +266,6 @@ def _pairs(source: Source) -> set[tuple[str, str]]:
     return found
 
 
-# -- K2: the method and the runner it needs ----------------------------------------------------------------
-
-
 @probe(
     "experts_method_has_runner",
     "The experts' method makes a runner for the backend, or its forward needs none.",
@@ -289,12 +283,23 @@ def experts_method_has_runner(source: Source, kind: str, backend: str, a2a: str,
         raise Unknown(f"whether {name} makes a runner")
     code = source.function(rel, f"{name}.apply")
     assert isinstance(code.node, ast.FunctionDef)
-    reads = [_reads_runner(path) for path in paths(code.node.body, World(facts))]
+    ways = paths(code.node.body, World(facts))
+    reads = [_reads_runner(path) for path in ways]
     if all(line is not None for line in reads) and reads:
         return Answer(False, f"{code.rel}:{reads[-1]}", f"{name} keeps no runner")
     if any(line is not None for line in reads):
         raise Unknown(f"whether the forward of {name} needs a runner")
+    if any(_hands_itself_on(node) for path in ways for step in path.steps for node in step.live):
+        raise Unknown(f"what the forward of {name} leaves to its other methods")
     return Answer(True, code.where(), f"the forward of {name} needs no runner")
+
+
+def _hands_itself_on(node: ast.AST) -> bool:
+    """Whether a call may reach the runner out of sight: a method of its own, or a function that gets the method."""
+    if not isinstance(node, ast.Call):
+        return False
+    own = isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "self"
+    return own or any(isinstance(item, ast.Name) and item.id == "self" for item in node.args)
 
 
 def _reads_runner(path: Path) -> int | None:
@@ -305,8 +310,6 @@ def _reads_runner(path: Path) -> int | None:
                 return node.lineno
     return path.end.lineno if isinstance(path.end, ast.Raise) else None
 
-
-# -- DeepEP's two layouts ----------------------------------------------------------------------------------
 
 _DEEPEP = f"{_MOE}/token_dispatcher/deepep.py"
 
