@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from sglang_guards.build import draft, process_group, stand_ins
+from sglang_guards.build import draft, lora, process_group, stand_ins
 from sglang_guards.build.model import Rank
 
 #: A step: what it is called, when the operator would have met its error, and the step itself.
@@ -40,6 +40,8 @@ def steps(server_args: Any, view: Any, model_config: Any, model: Any, rank: Rank
             )
     if rank.model == "target" and getattr(view, "enable_two_batch_overlap", False):
         yield "two-batch overlap", "forward", lambda: _two_batch_overlap(model)
+    if runner is not None and rank.model == "target" and lora.is_wanted(view):
+        yield "LoRA", "load", lambda: lora.wrap(runner, view)  # last: it puts wrappers in the layers' places
 
 
 def _weights(model: Any) -> Iterator[Step]:

@@ -168,6 +168,7 @@ def on_meta() -> Iterator[None]:
             kwargs = dict(kwargs or {})
             if kwargs.get("device") is not None:
                 kwargs["device"] = _on_meta(kwargs["device"])
+            kwargs.pop("pin_memory", None)  # nothing that is made here is copied to a GPU
             name = getattr(func, "__name__", "")
             if name == "to" and len(args) > 1 and isinstance(args[1], (str, torch.device)):
                 args = (args[0], _on_meta(args[1]), *args[2:])

@@ -125,6 +125,8 @@ def quant_kind(name: str | None, quant_config: Mapping[str, Any]) -> str | None:
     """
     if name is None:
         return "unquantized"
+    if quant_config.get("moe_quant_algo"):  # experts of another kind than the rest; which releases know it differs
+        return None
     if name == "compressed-tensors":
         return _compressed_tensors_kind(quant_config)
     if name == "quark":

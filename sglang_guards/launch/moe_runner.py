@@ -84,7 +84,7 @@ def _by_kind(query: Query, ask: Ask) -> Runner:
     kind, backend = query.kind, query.backend
     if kind is None:
         return Runner(None, "the layout of this quantization")
-    if _has_fp4_experts(query.config) and kind in ("fp8", "mxfp4"):
+    if has_fp4_experts(query.config) and kind in ("fp8", "mxfp4"):
         return _explicit(backend) or Runner(None, "the runner of FP4 experts in an FP8 checkpoint")
     if kind in _ALWAYS_TRITON:
         return Runner("triton", f"{kind} experts always run on Triton")
@@ -105,7 +105,7 @@ def _by_kind(query: Query, ask: Ask) -> Runner:
     return Runner(None, f"the runner of quantization {kind}")
 
 
-def _has_fp4_experts(config: Mapping[str, Any]) -> bool:
+def has_fp4_experts(config: Mapping[str, Any]) -> bool:
     return "fp4" in str(config.get("expert_dtype") or config.get("moe_expert_dtype") or "").lower()
 
 

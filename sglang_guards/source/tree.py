@@ -36,6 +36,7 @@ PROBE_MODULES = (
     "probes.launch_faults",
     "probes.launch_path",
     "probes.quant_method",
+    "probes.runner_pairs",
     "probes.series_marks",
     "probes.eplb",
     "probes.overlap",

@@ -32,6 +32,23 @@ class Case:
 
 CASES = (
     Case(
+        "adapters on attention", "0.5.15", "4xH100", "qwen3-30b-a3b",
+        ("--tp", "4", "--enable-lora", "--max-lora-rank", "16", "--lora-target-modules", "q_proj", "o_proj"),
+        "built", layers=(48, "UnquantizedFusedMoEMethod", "triton"),
+    ),
+    Case(
+        "adapters on experts of a runner that knows none", "0.5.15", "8xH100", "gpt-oss-20b",
+        ("--tp", "2", "--enable-lora", "--max-lora-rank", "16", "--lora-target-modules", "all",
+         "--lora-backend", "triton"),
+        "refused", "LoRA MoE not supported for backend", when="load", finding="BLD101",
+    ),
+    Case(
+        "the same in the newest release", "0.5.23", "8xH100", "gpt-oss-20b",
+        ("--tp", "2", "--enable-lora", "--max-lora-rank", "16", "--lora-target-modules", "all",
+         "--lora-backend", "triton"),
+        "refused", when="load", finding="BLD101",
+    ),
+    Case(
         "a bf16 model over 8 ranks", "0.5.15", "8xH200", "qwen3-30b-a3b", ("--tp", "8"), "built",
         layers=(48, "UnquantizedFusedMoEMethod", "triton"), gib=7.2,
     ),

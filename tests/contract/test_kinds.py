@@ -14,6 +14,13 @@ MOE, GLM, DSV4 = "Qwen3MoeForCausalLM", "GlmMoeDsaForCausalLM", "DeepseekV4ForCa
 GLM5 = "Glm5NextForConditionalGeneration"
 HYBRID = "Qwen3_5MoeForConditionalGeneration"
 _H100_TILES = "E=256,N=128,device_name=NVIDIA_H100_80GB_HBM3,dtype=fp8_w8a8,block_shape=[128, 128].json"
+ACCEPTED, MADE = "experts_runner_is_accepted", "experts_method_has_runner"
+
+
+def _experts(kind: str, backend: str, a2a: str, sm: str = "90") -> dict[str, str]:
+    return {"kind": kind, "backend": backend, "a2a": a2a, "sm": sm}
+
+
 #: (probe, arguments, answer, the first and the last release that gives it; others answer the opposite or None).
 ANSWERS: tuple[tuple[str, dict[str, str], bool, str, str], ...] = (
     ("topk_finds_placement", {}, True, "0.5.23", "0.5.23"),
@@ -79,6 +86,19 @@ ANSWERS: tuple[tuple[str, dict[str, str], bool, str, str], ...] = (
     ("model_hands_out_expert_weights", {"architecture": HYBRID}, False, "0.5.9", "0.5.9"),
     ("experts_never_summed", {"architecture": DSV4}, True, "0.5.12", "0.5.12.post1"),
     ("experts_summed_twice", {"architecture": "Step3VLForConditionalGeneration"}, True, "0.5.11", "0.5.20"),
+    (ACCEPTED, _experts("modelopt_fp4", "auto", "deepep", "100"), False, "0.5.11", "0.5.23"),
+    (ACCEPTED, _experts("modelopt_fp4", "flashinfer_trtllm", "flashinfer", "100"), False, "0.5.9", "0.5.18"),
+    (ACCEPTED, _experts("modelopt_fp4", "flashinfer_cutedsl", "deepep", "100"), True, "0.5.13", "0.5.23"),
+    (ACCEPTED, _experts("fp4_in_fp8", "marlin", "deepep"), False, "0.5.12", "0.5.23"),
+    (ACCEPTED, _experts("ct_wna16", "auto", "deepep"), False, "0.5.11", "0.5.23"),
+    (ACCEPTED, _experts("fp8", "auto", "deepep"), True, "0.5.9", "0.5.23"),
+    (ACCEPTED, _experts("unquantized", "flashinfer_trtllm", "deepep", "100"), False, "0.5.10", "0.5.23"),
+    (MADE, _experts("mxfp4", "flashinfer_cutlass", "none"), False, "0.5.11", "0.5.23"),
+    (MADE, _experts("fp4_in_fp8", "flashinfer_cutlass", "none"), False, "0.5.9", "0.5.19"),
+    (MADE, _experts("fp8", "flashinfer_cutedsl", "none"), False, "0.5.9", "0.5.19"),
+    (MADE, _experts("fp8", "marlin", "none"), False, "0.5.9", "0.5.23"),
+    (MADE, _experts("fp8", "triton", "none"), True, "0.5.9", "0.5.23"),
+    (MADE, _experts("modelopt_fp4", "cutlass", "none", "100"), False, "0.5.16", "0.5.23"),
 )
 _IDS = [f"{probe}-{'-'.join(arguments.values())}" for probe, arguments, *_ in ANSWERS]
 #: Releases between which the list of `ANSWERS` says nothing: the answer there is None or of the other sign for a reason
@@ -90,6 +110,8 @@ _OPEN = {
     "experts_never_summed",
     "tbo_strategy_exists",
     "sbo_reads_overwritten_input",
+    ACCEPTED,
+    MADE,
 }
 
 

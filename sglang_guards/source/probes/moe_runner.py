@@ -63,6 +63,16 @@ def facts_for(backend: str, platform: str = "cuda", **changed: Any) -> dict[str,
 
 def runner_made(source: Source, rel: str, qualname: str, facts: dict[str, Any]) -> tuple[str | None, str]:
     """Name of the runner that the method makes («none» where it makes none), None where it cannot be told."""
+    made, where = runners_made(source, rel, qualname, facts)
+    if not made:
+        return "raises", where
+    return (made.pop() if len(made) == 1 else None), where
+
+
+def runners_made(
+    source: Source, rel: str, qualname: str, facts: dict[str, Any]
+) -> tuple[set[str | None], str]:
+    """Names of the runners that the method may make, as `runner_made` has them; ways that raise are left out."""
     code = source.function(source.need(rel), f"{qualname}.create_moe_runner")
     assert isinstance(code.node, ast.FunctionDef)
     made: set[str | None] = set()
@@ -80,9 +90,7 @@ def runner_made(source: Source, rel: str, qualname: str, facts: dict[str, Any]) 
             elif _may_make_runner(step, facts):
                 name = None
         made.add(name)
-    if not made:
-        return "raises", where
-    return (made.pop() if len(made) == 1 else None), where
+    return made, where
 
 
 def _is_runner(node: ast.stmt) -> bool:
