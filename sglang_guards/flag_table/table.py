@@ -114,7 +114,7 @@ def _sum_effect(launch: Launch, findings: list[Finding]) -> tuple[str, bool | No
         text += f"; right beside {_typed_algorithm(launch, str(algorithm))}"
     told = [f"{f.message} ({f.id})" for f in findings if f.severity is not Severity.INFO]
     refused = any(f.severity is Severity.ERROR for f in findings)
-    return "; ".join([text, *told[:2]]) + ("" if not refused else "; refused"), bool(layers)
+    return "; ".join([text, *told[:2]]) + ("" if not refused else "; the launch is refused"), bool(layers)
 
 
 def _typed_algorithm(launch: Launch, resolved: str) -> str:

@@ -97,8 +97,8 @@ def refused(launch: Launch) -> Iterator[Violation]:
             kind = "latent attention (MLA)" if mla else "no latent attention (MLA)"
             yield Violation(
                 flags=_typed(launch, field),
-                cause=f"{backend} is built only after a test that a model with {kind} on SM{launch['gpu.sm']} fails "
-                f"({_place(answer)})",
+                cause=f"SGLang tests the launch before it builds {backend}, and a model with {kind} on "
+                f"SM{launch['gpu.sm']} fails ({_place(answer)})",
                 impact="every worker dies once the weights are loaded",
                 fix=unset(field),
                 evidence=(Evidence("source", _place(answer)),),
@@ -193,7 +193,7 @@ def no_draft_backend(launch: Launch) -> Iterator[Violation]:
             field = "speculative_draft_attention_backend" if own else _field(launch, mode)
             yield Violation(
                 flags=_typed(launch, field, "speculative_algorithm"),
-                cause=f"the table of draft backends has no {backend} ({_place(answer)})",
+                cause=f"SGLang has no {backend} among its draft backends ({_place(answer)})",
                 impact="the draft worker raises ValueError once the weights are loaded",
                 fix=unset(field),
                 evidence=(Evidence("source", _place(answer)),),
@@ -235,7 +235,7 @@ def torch_native(launch: Launch) -> Iterator[Violation]:
     field = _field(launch, phase)
     yield Violation(
         flags=_typed(launch, field, "speculative_algorithm"),
-        cause="verify batches run on torch_native, which reads extend lengths that they do not have",
+        cause="torch_native verifies the drafted tokens here, and needs extend lengths, which verify batches lack",
         impact="the warm-up request ends the worker with an AttributeError",
         fix=unset(field),
     )
@@ -274,7 +274,7 @@ def sparse_on_sm120(launch: Launch) -> Iterator[Violation]:
         return
     yield Violation(
         flags=tuple(name for name in _FIELDS if launch.given(name)),
-        cause=f"the indexer is scheduled by DeepGEMM, which has no kernel for SM{launch['gpu.sm']}",
+        cause=f"the sparse-attention indexer needs DeepGEMM, which has no kernel for SM{launch['gpu.sm']}",
         impact="graph capture or the first request ends the workers",
         fix=manual("use a release whose sparse attention has a path for SM12x (0.5.17 has), or another GPU"),
     )

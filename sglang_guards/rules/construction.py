@@ -176,7 +176,7 @@ def parameters_without_a_tensor(launch: Launch) -> Iterator[Violation]:
             continue
         yield Violation(
             message=f"{len(names)} weight{'s' if len(names) > 1 else ''} of the model "
-            f"{'are' if len(names) > 1 else 'is'} written by no tensor of the checkpoint",
+            f"get{'' if len(names) > 1 else 's'} no value from the checkpoint",
             cause=f"SGLang's load_weights leaves {', '.join(names[:3])}{' …' if len(names) > 3 else ''} as allocated",
             impact="the server starts; the layers compute with whatever was in memory",
         )
@@ -260,14 +260,14 @@ def kv_cache_is_small(launch: Launch) -> Iterator[Violation]:
         yield Violation(
             message=f"the KV cache holds about {tokens:,} tokens, fewer than {launch.flag('max_total_tokens')}",
             flags=("max_total_tokens",),
-            cause=f"what the weights leave of --mem-fraction-static {launch.get('args.mem_fraction_static')}",
+            cause=f"that is what the weights leave of --mem-fraction-static {launch.get('args.mem_fraction_static')}",
             impact="SGLang takes the smaller number with a log line",
         )
     elif tokens < context and not (isinstance(asked, int) and asked < context):
         yield Violation(
             message=f"the KV cache holds about {tokens:,} tokens, less than one request of {context:,}",
             flags=tuple(n for n in ("context_length", "mem_fraction_static") if n in launch.typed),
-            cause=f"what the weights leave of --mem-fraction-static {launch.get('args.mem_fraction_static')}",
+            cause=f"that is what the weights leave of --mem-fraction-static {launch.get('args.mem_fraction_static')}",
             impact="the server starts; longer requests are refused or cut",
             severity=Severity.WARNING if launch.given("context_length") else Severity.INFO,
         )

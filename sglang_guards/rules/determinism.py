@@ -42,7 +42,7 @@ def batch_dependent_sum(launch: Launch) -> Iterator[Violation]:
     if launch["target.runner"] == "triton" and not (isinstance(running, int) and running <= 32):
         yield Violation(
             flags=("enable_deterministic_inference",),
-            cause="batches of up to 32 tokens and larger ones are summed by different kernels, in this mode too",
+            cause="different kernels sum batches of up to 32 tokens and larger ones, even in deterministic mode",
             impact="the same prompt gives different text once the batch crosses 32 tokens",
             fix=set_to("max_running_requests", 32, safe=False),
         )

@@ -50,8 +50,9 @@ def lost_seed(launch: Launch) -> Iterator[Violation]:
         return
     yield Violation(
         flags=("disaggregation_mode", "speculative_algorithm"),
-        cause="the draft keeps a top-k seed from step to step, and nothing in disaggregation carries it",
-        impact="the first batch of another size ends the worker in a copy between tensors of different shape",
+        cause="the draft starts each step from earlier top-k indices, and the prefill node does not send them to the "
+        "decode node",
+        impact="the worker dies at the first batch of another size, in a copy between tensors of different shapes",
         fix=unset("speculative_algorithm", otherwise="use SGLang 0.5.16 or later", safe=False),
     )
 
@@ -91,7 +92,8 @@ def no_draft_input(launch: Launch) -> Iterator[Violation]:
     algorithm = launch["args.speculative_algorithm"]
     yield Violation(
         flags=("disaggregation_mode", "speculative_algorithm"),
-        cause=f"a request from a prefill node gets no draft input for {algorithm}, and the first decode step reads it",
+        cause=f"the decode node makes no draft input for {algorithm} when a request arrives, and the first decode "
+        "step reads one",
         impact="the first transferred request ends the worker with an AttributeError",
         fix=unset("speculative_algorithm", safe=False),
     )

@@ -105,8 +105,8 @@ def replicas(launch: Launch) -> Iterator[Violation]:
         return
     yield Violation(
         flags=("ep_num_redundant_experts", "ep_size"),
-        cause="the replica is picked by the rank that asks, and without an all-to-all backend every rank asks for "
-        "every token",
+        cause="each rank picks a replica by itself, and without an all-to-all backend every rank picks for every "
+        "token",
         impact="from the first token some experts are added twice and others not at all, without an error",
         fix=_without(launch, "ep_num_redundant_experts"),
     )
@@ -116,7 +116,7 @@ def replicas(launch: Launch) -> Iterator[Violation]:
     "PAR116",
     "eplb-for-a-model-that-hands-out-no-experts",
     Severity.ERROR,
-    summary="EPLB asks the model for its experts' weights, and this model class has none to give",
+    summary="EPLB cannot move the experts of this model class",
     source={ask("model_hands_out_expert_weights", architecture="model.architecture"): False},
     reports=(public_note("https://github.com/sgl-project/sglang/pull/21205"),),
     applies=lambda launch: bool(launch.get("args.enable_eplb")) and launch["model.is_moe"],

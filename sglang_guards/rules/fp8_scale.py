@@ -13,7 +13,7 @@ from sglang_guards.rules import Violation, manual, rule, unset
     "QNT102",
     "per-tensor-fp8-with-expert-parallelism",
     Severity.ERROR,
-    summary="per-tensor FP8 experts take a scale from memory that nothing wrote, under expert parallelism",
+    summary="under expert parallelism, per-tensor FP8 experts take their scale over memory that nothing wrote",
     source={"fp8_scale_reads_unwritten_rows": True},
     measured=(
         "H200, SGLang 0.5.15 and 0.5.23, SGLang's own expert layer with online FP8, EP 2: 93 and 110 of 192 calls "
@@ -59,6 +59,6 @@ def unwritten_rows(launch: Launch) -> Iterator[Violation]:
         flags=tuple(name for name in ("quantization", "ep_size") if launch.given(name)),
         cause=f"with EP {ep} the activation writes the rows of local experts only, and one FP8 scale is taken over all "
         "rows",
-        impact="from the first tokens experts return NaN or noise, whenever the memory held something else before",
+        impact="experts can return NaN or noise from the first tokens on, depending on what the memory held before",
         fix=unset("ep_size", otherwise=way_out, safe=False) if typed else manual(way_out),
     )

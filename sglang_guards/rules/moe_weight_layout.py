@@ -19,9 +19,9 @@ def _by_adapter(launch: Launch) -> Severity | None:
 def _who(launch: Launch) -> str:
     known = launch.get("target.lora_wrapped")
     return (
-        "the adapters target the experts"
+        "the adapters target the experts, and"
         if known
-        else "if an adapter targets the experts (it could not be read)"
+        else "if an adapter targets the experts (it could not be read),"
     )
 
 
@@ -58,7 +58,7 @@ def mxfp4_lora(launch: Launch) -> Iterator[Violation]:
         yield Violation(
             severity=severity,
             flags=("moe_runner_backend", "lora_paths"),
-            cause=f"{_who(launch)}, the LoRA wrapper needs Triton weights, which the MXFP4 method does not provide",
+            cause=f"{_who(launch)} the LoRA wrapper needs Triton weights, which the MXFP4 method does not provide",
             impact="NotImplementedError in every worker, after the weights are loaded",
             fix=manual("serve the bf16 conversion of the checkpoint"),
         )
@@ -94,7 +94,7 @@ def lora_ep(launch: Launch) -> Iterator[Violation]:
         yield Violation(
             severity=severity,
             flags=("ep_size", "lora_paths"),
-            cause=f"{_who(launch)}, its buffers hold all experts while the expert ids of a rank are local",
+            cause=f"{_who(launch)} the LoRA buffers hold all experts while the expert ids of a rank are local",
             impact="an illegal memory access in the first forward with an adapter",
             fix=set_to("ep_size", 1, safe=False),
         )
@@ -135,8 +135,8 @@ def virtual_experts(launch: Launch) -> Iterator[Violation]:
     yield Violation(
         severity=severity,
         flags=("lora_use_virtual_experts",),
-        cause=f"{_who(launch)}, its up half is computed from the gate's low-rank factor",
-        impact="every request with an adapter gets a half-wrong delta from the first token, without an error",
+        cause=f"{_who(launch)} the adapter's up half is computed from the gate's low-rank factor",
+        impact="every request with an adapter gets wrong text from the first token, without an error",
         fix=unset("lora_use_virtual_experts"),
     )
 

@@ -110,8 +110,8 @@ def folded_residual(launch: Launch) -> Iterator[Violation]:
     """
     yield Violation(
         flags=("pp_size",),
-        cause=f"{launch['model.architecture']} keeps its residual inside the hidden state, and a later stage asks "
-        "for one all the same",
+        cause=f"{launch['model.architecture']} keeps its residual inside the hidden state, and the later "
+        "stages still expect a separate one",
         impact="every stage but the first dies with KeyError: 'residual' in warm-up, after the weights have loaded",
         fix=unset("pp_size", safe=False),
     )

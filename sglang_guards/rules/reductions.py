@@ -15,7 +15,7 @@ from sglang_guards.rules.parallelism import exit_sums
     "PAR114",
     "experts-never-summed",
     Severity.ERROR,
-    summary="nobody sums the experts' output over the ranks under DP attention with EP",
+    summary="the experts' output is never summed over the ranks under DP attention with EP",
     source={ask("experts_never_summed", architecture="model.architecture"): True},
     reports=[sglang_issue(27251)],
     applies=lambda launch: dp_attention(launch) and bool(launch["model.is_moe"]),
@@ -43,7 +43,7 @@ def never_summed(launch: Launch) -> Iterator[Violation]:
     if exit_sums(launch):
         yield Violation(
             flags=("enable_dp_attention", "ep_size"),
-            cause="the MoE block leaves its sum to the layer's exit, and this model's exit only scatters",
+            cause="the MoE block leaves the sum over ranks to the end of the layer, and this model only scatters there",
             impact="from the first token each token keeps one rank's experts: wrong text, no error",
             fix=set_to("ep_size", 1, safe=False),
         )
@@ -85,7 +85,7 @@ def summed_twice(launch: Launch) -> Iterator[Violation]:
     if exit_sums(launch):
         yield Violation(
             flags=("enable_dp_attention", "ep_size"),
-            cause="the MoE block all-reduces its output whatever the layer's exit does, and the exit sums it again",
-            impact="the experts' share grows by the number of ranks from the first token on: wrong text, no error",
+            cause="the MoE block always all-reduces its output, and the end of the layer sums it again",
+            impact="from the first token the experts' output is counted several times: wrong text, no error",
             fix=set_to("ep_size", 1, safe=False),
         )

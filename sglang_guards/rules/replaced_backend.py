@@ -58,7 +58,7 @@ def replaced(launch: Launch) -> Iterator[Violation]:
             flags=(field,),
             cause=f"{' and '.join(phases)} run{'s' if len(phases) == 1 else ''} on {now}"
             + (f" ({place})" if place else ""),
-            impact="another backend's speed and limits than those that were asked for",
+            impact="the server has the speed and the limits of the other backend",
             fix=set_to(field, now, otherwise=f"change what excludes {typed}") if " and " not in now else None,
             message=f"SGLang replaces the attention backend {typed}",
             evidence=(Evidence("source", place),) if place else (),

@@ -47,7 +47,7 @@ def mixed_chunk(launch: Launch) -> Iterator[Violation]:
     """
     yield Violation(
         flags=("enable_mixed_chunk", "speculative_algorithm"),
-        cause="SGLang asserts that mixed chunk is off, in words that say the opposite",
+        cause="SGLang asserts that mixed chunk is off with speculative decoding (its message says the opposite)",
         impact="the launcher stops at once",
         fix=unset("enable_mixed_chunk"),
     )

@@ -49,7 +49,7 @@ def untuned(launch: Launch) -> Iterator[Violation]:
         return
     yield Violation(
         cause=f"no folder of this release holds {name}",
-        impact="default tiles for every batch size: slower experts, by how much only tuning tells",
+        impact="the experts run on default tiles at every batch size, which is slower; how much was not measured",
         fix=manual(
             "run SGLang's benchmark/kernels/fused_moe_triton/tuning_fused_moe_triton.py --tune for this model, TP and "
             "EP, and put its file there"
