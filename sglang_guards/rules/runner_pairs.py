@@ -201,7 +201,14 @@ def _violation(launch: Launch, which: str, probe: str) -> Violation | None:
         cause = f"the method of {experts.who} {kind} experts makes no runner for {experts.backend} ({place})"
         impact = "every worker dies while the model is built, or with an AttributeError at the first forward"
     else:
-        fine, place = _ask(launch, _ACCEPTED, experts)
+        if experts.a2a == "none" and experts.backend == "auto":
+            return None  # what SGLang takes by itself, without a pair to judge
+        try:
+            fine, place = _ask(launch, _ACCEPTED, experts)
+        except MissingFact:
+            if experts.a2a == "none":
+                return None  # RUN115 asks about the same method, and says what is not known
+            raise
         cause = (
             f"the runner that {experts.backend} gives {experts.who} {kind} experts has neither a core of its "
             f"own nor a function {_tokens(experts.a2a)} ({place})"
