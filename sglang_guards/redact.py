@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -62,11 +63,13 @@ _SHORTEST = 4
 _NO_SECRETS = frozenset({"none", "null", "true", "false", HIDDEN})
 
 
-def _parts(name: str) -> list[str]:
+@functools.lru_cache(maxsize=4096)
+def _parts(name: str) -> tuple[str, ...]:
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)  # accessToken is two words
-    return [w for w in re.split(r"[^a-z0-9]+", spaced.lower()) if w]
+    return tuple(w for w in re.split(r"[^a-z0-9]+", spaced.lower()) if w)
 
 
+@functools.lru_cache(maxsize=4096)  # a start-up asks for each server arg several times
 def is_secret(name: str) -> bool:
     """Whether a flag, field or JSON key is secret: ``--admin-api-key`` is, ``--max-total-tokens`` is not."""
     words = _parts(name)
@@ -74,7 +77,7 @@ def is_secret(name: str) -> bool:
         return True
     if "pwd" in words[1:]:  # MYSQL_PWD; PWD itself is a folder
         return True
-    if name.isupper() and words[-1:] == ["key"]:  # an environment variable such as AZURE_KEY
+    if name.isupper() and words[-1:] == ("key",):  # an environment variable such as AZURE_KEY
         return True
     return any(a in _KEY_BEFORE and b in ("key", "keys") for a, b in itertools.pairwise(words))
 

@@ -16,7 +16,7 @@ import os
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import entry_points
+from importlib.metadata import distributions
 from typing import Any
 
 from sglang_guards import sglang_compat
@@ -27,6 +27,8 @@ from sglang_guards.settings import from_env
 
 #: Set by the launcher's validation and inherited by its workers.
 _REACHED = "_SGLANG_GUARDS_REACHED"
+#: SGLang's group of entry points.
+_PLUGINS = "sglang.srt.plugins"
 
 
 def attach() -> None:
@@ -68,11 +70,22 @@ def _attach_validator() -> None:
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    alone = not getattr(HookRegistry, "_hooks", True) and len(entry_points(group="sglang.srt.plugins")) < 2
+    alone = not getattr(HookRegistry, "_hooks", True) and not _other_plugins()
     _say_if_not_reached()
     owner = pkgutil.resolve_name(sglang_compat.SERVER_ARGS)
     if not (alone and patching.after(owner, sglang_compat.VALIDATOR, after_check_server_args)):
         HookRegistry.register(sglang_compat.VALIDATOR_TARGET, after_check_server_args, HookType.AFTER)
+
+
+def _other_plugins() -> bool:
+    """Whether more than one plugin is installed. `entry_points()` would parse what all packages declare."""
+    declared: set[tuple[str, str]] = set()
+    for package in distributions():
+        if _PLUGINS in (package.read_text("entry_points.txt") or ""):
+            declared |= {
+                (point.name, point.value) for point in package.entry_points if point.group == _PLUGINS
+            }
+    return len(declared) > 1
 
 
 def _say_if_not_reached() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -174,16 +175,24 @@ def is_ignored(module: str, patterns: Iterable[str]) -> bool:
     """Whether a module path is left unquantized by a list of names, prefixes, globs or ``re:`` patterns."""
     names = module.split(".")
     above = {".".join(names[:end]) for end in range(1, len(names) + 1)}
-    for pattern in patterns:
-        if pattern.rstrip(".") in above:
-            return True
+    plain, marked = _sorted_out(tuple(patterns))
+    if not plain.isdisjoint(above):
+        return True
+    for pattern in marked:
         if pattern.startswith("re:"):
             with contextlib.suppress(re.error):
                 if re.match(pattern[3:], module):
                     return True
-        elif _MARKS.search(pattern) and fnmatch.fnmatch(module, pattern):
+        elif fnmatch.fnmatch(module, pattern):
             return True
     return False
+
+
+@functools.lru_cache(maxsize=8)
+def _sorted_out(patterns: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """All of them as names, and those that are more than a name: one list is asked for each layer of a model."""
+    marked = (p for p in patterns if p.startswith("re:") or _MARKS.search(p))
+    return frozenset(p.rstrip(".") for p in patterns), tuple(marked)
 
 
 def _largest(part: Mapping[str, Any], keys: Iterable[str]) -> int | None:

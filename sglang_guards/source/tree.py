@@ -8,8 +8,10 @@ longer than everything else that happens at start-up.
 from __future__ import annotations
 
 import ast
+import fnmatch
 import importlib
 import importlib.util
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -122,6 +124,7 @@ class Source:
         self.root = root
         self._texts: dict[str, str | None] = {}
         self._lines: dict[str, Sequence[str]] = {}
+        self._files: dict[tuple[str, str], Sequence[str]] = {}
         self._codes: dict[tuple[str, str], Code | None] = {}
         self._answers: dict[_Question, Answer | Items] = {}
         #: Intermediate results that several probes of one family share.
@@ -208,9 +211,20 @@ class Source:
 
     def files(self, folder: str, pattern: str) -> Sequence[str]:
         """Files below `folder` that match, sorted, as `sglang/…`; empty where there is no such folder."""
-        return sorted(
-            f"sglang/{p.relative_to(self.root).as_posix()}" for p in self.path(folder).glob(pattern)
-        )
+        if (folder, pattern) not in self._files:
+            self._files[folder, pattern] = self._list_files(folder, pattern)
+        return self._files[folder, pattern]
+
+    def _list_files(self, folder: str, pattern: str) -> Sequence[str]:
+        if "/" in pattern:
+            found = (p.relative_to(self.root).as_posix() for p in self.path(folder).glob(pattern))
+            return sorted(f"sglang/{rel}" for rel in found)
+        try:  # one folder of 200 files: a Path for each would take milliseconds
+            return sorted(
+                f"{folder}/{name}" for name in fnmatch.filter(os.listdir(self.path(folder)), pattern)
+            )
+        except OSError:
+            return []
 
     def first(self, *candidates: str) -> str | None:
         """The first candidate that exists: files move between folders from release to release."""

@@ -7,7 +7,6 @@ class to its decoder layer costs a few milliseconds although the files are long.
 from __future__ import annotations
 
 import ast
-import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,8 +67,11 @@ def _head(text: str, words: str, depth: int = 0) -> int | None:
 
 def _alike(stem: str, name: str) -> int:
     """How many leading letters a file and a class share: `qwen3_5` and `Qwen3_5MoeForConditionalGeneration`."""
-    pairs = zip(stem.replace("_", "").lower(), name.replace("_", "").lower(), strict=False)
-    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    stem, name = stem.replace("_", "").lower(), name.replace("_", "").lower()
+    length = 0
+    while length < len(stem) and name.startswith(stem[: length + 1]):
+        length += 1
+    return length
 
 
 class Graph:

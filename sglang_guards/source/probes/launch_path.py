@@ -73,7 +73,7 @@ def _holder(source: Source, line: int) -> ast.stmt | None:
     heads = r"^(?:class (\w+)|( *)(?:async )?def (\w+))"
     owner = name = None
     for number, text in enumerate(source.lines(ENGINE)[:line], 1):
-        if number < line and (head := re.match(heads, text)):
+        if number < line and ("def " in text or "class " in text) and (head := re.match(heads, text)):
             if head[1]:
                 owner, name = head[1], None
             elif len(head[2]) <= 4:

@@ -7,14 +7,13 @@ here has read.
 from __future__ import annotations
 
 import ast
-import copy
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sglang_guards.source.probes.moe_runner import facts_for
 from sglang_guards.source.syntax.evaluate import Path, World, paths, terminal_name, truth
-from sglang_guards.source.syntax.nodes import walk
+from sglang_guards.source.syntax.nodes import copied, walk
 from sglang_guards.source.syntax.shape import guards, names_in, plain
 from sglang_guards.source.tree import Answer, Code, Source, Unknown, probe
 
@@ -209,7 +208,7 @@ def _methods(source: Source, code: Code, named: Mapping[str, str]) -> Iterator[s
 
 def _for_experts(function: ast.stmt) -> list[ast.stmt]:
     """The body for a layer that is a FusedMoE, and nothing else that is asked for."""
-    body: list[ast.stmt] = _Pinned().visit(copy.deepcopy(function)).body
+    body: list[ast.stmt] = _Pinned().visit(copied(function)).body
     return body
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
+_Node = TypeVar("_Node", bound=ast.AST)
 #: Fields that never hold a node that anybody asks for: names and marks.
 _LEAVES = frozenset({"ctx", "id", "attr", "kind", "type_comment", "lineno"})
 #: By class: the fields that may hold nodes.
@@ -18,8 +20,11 @@ def children(node: ast.AST) -> list[ast.AST]:
     if names is None:
         names = _fields[kind] = tuple(name for name in kind._fields if name not in _LEAVES)
     found: list[ast.AST] = []
+    values = node.__dict__
     for name in names:
-        value = getattr(node, name, None)
+        value = values.get(name)
+        if not value:
+            continue
         if value.__class__ is list:
             found += [item for item in value if isinstance(item, ast.AST)]
         elif isinstance(value, ast.AST):
@@ -30,9 +35,23 @@ def children(node: ast.AST) -> list[ast.AST]:
 def walk(node: ast.AST) -> list[ast.AST]:
     """A node and everything below it, in the order of `ast.walk`."""
     found = [node]
+    known = _fields
     for here in found:  # grows while it is gone through
-        found += children(here)
+        if known.get(here.__class__) != ():
+            found += children(here)
     return found
+
+
+def copied(node: _Node) -> _Node:
+    """A copy of a whole tree; `copy.deepcopy` takes four times as long."""
+    made = node.__class__()
+    into = made.__dict__
+    for name, value in node.__dict__.items():
+        if value.__class__ is list:
+            into[name] = [copied(item) if isinstance(item, ast.AST) else item for item in value]
+        else:
+            into[name] = copied(value) if isinstance(value, ast.AST) else value
+    return made
 
 
 def own_parts(node: ast.stmt) -> Iterator[ast.expr]:
