@@ -30,7 +30,8 @@ def replaced(launch: Launch) -> Iterator[Violation]:
 
     ## What it checks
     `--attention-backend`, `--prefill-attention-backend` and `--decode-attention-backend` as typed, against what
-    prefill and decode run on after resolution. A backend that still runs one of its phases is not reported.
+    prefill and decode run on after resolution. A backend that still runs one of its phases is not reported, and a
+    phase with a flag of its own is left to that flag.
 
     ## Why it matters
     SGLang says so in one line of the log. Whoever typed a backend for its speed, or to stay with it, gets another.
@@ -49,20 +50,26 @@ def replaced(launch: Launch) -> Iterator[Violation]:
         typed = launch.get(f"typed.{field}")
         if not isinstance(typed, str) or not launch.given(field):
             continue
-        runs = {phase: _backend(launch, phase) for phase in phases}
-        if None in runs.values() or typed in runs.values():
+        mine = [phase for phase in phases if not _other_flag(launch, field, phase)]
+        runs = {phase: _backend(launch, phase) for phase in mine}
+        if not mine or None in runs.values() or typed in runs.values():
             continue
         now = " and ".join(dict.fromkeys(str(backend) for backend in runs.values()))
-        place = _set_at(launch, field, typed, str(runs[phases[0]]))
+        place = _set_at(launch, field, typed, str(runs[mine[0]]))
         yield Violation(
             flags=(field,),
-            cause=f"{' and '.join(phases)} run{'s' if len(phases) == 1 else ''} on {now}"
+            cause=f"{' and '.join(mine)} run{'s' if len(mine) == 1 else ''} on {now}"
             + (f" ({place})" if place else ""),
             impact="the server has the speed and the limits of the other backend",
             fix=set_to(field, now, otherwise=f"change what excludes {typed}") if " and " not in now else None,
             message=f"SGLang replaces the attention backend {typed}",
             evidence=(Evidence("source", place),) if place else (),
         )
+
+
+def _other_flag(launch: Launch, field: str, phase: str) -> bool:
+    """Whether the phase has a flag of its own beside the general one, and that was typed."""
+    return field == "attention_backend" and launch.given(f"{phase}_attention_backend")
 
 
 def _backend(launch: Launch, phase: str) -> str | None:
