@@ -226,7 +226,7 @@ def incomplete(launch: Launch) -> Iterator[Violation]:
         message="the last layer's output may stay a partial sum with all-reduce fusion" if lost else None,
         flags=flags(launch),
         cause=f"{kept.why} ({kept.where.removeprefix('sglang/srt/')})",
-        impact="less accurate from the first token; read from the source and not measured: compare an accuracy "
+        impact="may be less accurate from the first token; read from the source, not measured: compare an accuracy "
         "test with and without fusion",
         fix=forbid(launch),
         evidence=(Evidence("source", kept.where),),
