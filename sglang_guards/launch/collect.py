@@ -74,6 +74,10 @@ def _prefixed(prefix: str, values: Mapping[str, Fact]) -> dict[str, Fact]:
     return {f"{prefix}.{name}": fact for name, fact in values.items()}
 
 
+#: The number that SGLang draws anew for an adapter at every start: two reports of a launch would differ by it.
+_DRAWN = re.compile(r"lora_id='?[0-9a-f]{32}'?, ")
+
+
 def plain(value: Any) -> Any:
     """A JSON-able copy of a server arg's value; sets become sorted lists, unknown objects their text."""
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -86,7 +90,7 @@ def plain(value: Any) -> Any:
         return {str(k): plain(v) for k, v in value.items()}
     if hasattr(value, "value") and not callable(value.value):  # an enum
         return plain(value.value)
-    return str(value)
+    return _DRAWN.sub("", str(value))
 
 
 def _args(view: Any, raw: Any, given: set[str]) -> dict[str, Fact]:

@@ -54,6 +54,8 @@ def replaced(launch: Launch) -> Iterator[Violation]:
         runs = {phase: _backend(launch, phase) for phase in mine}
         if not mine or None in runs.values() or typed in runs.values():
             continue
+        if any(_is_alias(launch, typed, str(backend)) for backend in runs.values()):
+            continue
         now = " and ".join(dict.fromkeys(str(backend) for backend in runs.values()))
         place = _set_at(launch, field, typed, str(runs[mine[0]]))
         yield Violation(
@@ -78,14 +80,25 @@ def _backend(launch: Launch, phase: str) -> str | None:
     return own if isinstance(own, str) else None
 
 
+def _texts(launch: Launch) -> Iterator[tuple[str, str]]:
+    """The files that resolve server args, with their texts."""
+    if launch.source is not None:
+        for rel in ("sglang/srt/server_args.py", *launch.source.files("sglang/srt/arg_groups", "*.py")):
+            yield rel, launch.source.text(rel) or ""
+
+
+def _is_alias(launch: Launch, typed: str, runs: str) -> bool:
+    """Whether SGLang has the typed name as another one of the backend that runs."""
+    pair = re.compile(rf"[\"']{re.escape(typed)}[\"']: [\"']{re.escape(runs)}[\"']")
+    return any(pair.search(text) for _, text in _texts(launch))
+
+
 def _set_at(launch: Launch, field: str, typed: str, runs: str) -> str:
     """The line that puts one backend in the place of the other, where exactly one does."""
-    if launch.source is None:
-        return ""
     setting = re.compile(rf"(?<!\w){field}(?:[\"']: | = |=)[\"']{re.escape(runs)}[\"']")
     found = []
-    for rel in ("sglang/srt/server_args.py", *launch.source.files("sglang/srt/arg_groups", "*.py")):
-        lines = (launch.source.text(rel) or "").split("\n")
+    for rel, text in _texts(launch):
+        lines = text.split("\n")
         for number, line in enumerate(lines):
             above = "\n".join(lines[max(0, number - _ABOVE) : number])
             if setting.search(line) and re.search(rf"== [\"']{re.escape(typed)}[\"']", above):
